@@ -1,0 +1,180 @@
+"""Launch shapes: which tile, how many warps, how many programs. Data, chosen by width; nothing is tuned at run time, so
+that the same machine makes the same choice and the same bits.
+
+The numbers behind the rungs: one H200, torch 2.11, triton 3.6, bf16, 2^28 elements a tensor; fractions of the copy
+bandwidth (4.16 TB/s) measured in the same run. A tile is BLOCK_M rows x (PIECES x BLOCK_N) columns.
+"""
+
+from dataclasses import dataclass, replace
+
+from triton import next_power_of_2
+
+from kernels.operator import INTERPRETED
+
+INTERPRETED_TILE = 2**19  # elements; a program costs about a millisecond there, so each gets many rows
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One program a tile of whole rows, held in registers."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+
+    def programs(self, M: int, sms: int) -> int:
+        return (M + self.block_m - 1) // self.block_m
+
+    def constants(self) -> dict[str, int]:
+        return {"BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "num_warps": self.num_warps}
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """One program a row, read twice in chunks; the second reading hits the caches."""
+
+    block_n: int
+    num_warps: int
+    programs_per_sm: int | None = None  # None: one program a row
+
+    def programs(self, M: int, sms: int) -> int:
+        return M if self.programs_per_sm is None else min(M, self.programs_per_sm * sms)
+
+    def constants(self) -> dict[str, int]:
+        return {"BLOCK_N": self.block_n, "num_warps": self.num_warps}
+
+
+@dataclass(frozen=True)
+class PersistentRows:
+    """A fixed number of programs, each walking over tiles of whole rows with its part of dW in registers."""
+
+    block_m: int
+    block_n: int
+    pieces: int  # of block_n columns: a row of 768 is 3 x 256 exactly, where one block of 1024 would be 1/4 padding
+    num_warps: int
+    num_stages: int  # tiles in flight, in shared memory; 1: none
+    programs_per_sm: int
+
+    def programs(self, N: int, sms: int) -> int:
+        """As many whatever the number of rows: the parts of dweight are then summed in the same order."""
+        return self.programs_per_sm * sms
+
+    def constants(self) -> dict[str, int]:
+        return {
+            "BLOCK_M": self.block_m,
+            "BLOCK_N": self.block_n,
+            "PIECES": self.pieces,
+            "STAGES": self.num_stages,
+            "num_warps": self.num_warps,
+        }
+
+
+@dataclass(frozen=True)
+class Strips:
+    """A kernel for the row statistics, then one in which a program owns a strip of columns of many rows."""
+
+    statistics: Chunks
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+    def programs(self, N: int, sms: int) -> int:
+        """Of each strip: one program an SM in all."""
+        return max(1, sms // -(-N // self.block_n))
+
+    def constants(self) -> dict[str, int]:
+        return {
+            "BLOCK_M": self.block_m,
+            "BLOCK_N": self.block_n,
+            "STAGES": self.num_stages,
+            "num_warps": self.num_warps,
+        }
+
+
+def interpreted_rows(N: int, rows: int) -> int:
+    return max(1, min(next_power_of_2(rows), INTERPRETED_TILE // next_power_of_2(N)))
+
+
+def forward(N: int, rows: int, fused_add: bool) -> Rows | Chunks:
+    """Shape of the forward kernel for rows of N elements. `rows` matters in the interpreter only."""
+    width = next_power_of_2(N)
+    if INTERPRETED and width <= 16384:
+        return Rows(interpreted_rows(N, rows), width, 4)
+    if width <= 2048:  # 16 elements a thread: 512 1.00, 1024 .99, 2048 1.00; 32 a thread lose 1 to 2% from 1024
+        return Rows(min(2048 // width, 64), width, 4)
+    if width == 4096 or N < 8192:  # a row a program: 3072 1.00, 4096 .98 to 1.00, 5120 1.00, 7168 1.01
+        return Rows(1, width, 8)
+    if fused_add and width <= 16384:  # 8192 1.00, 16384 1.01; 16 warps .99
+        return Rows(1, width, 32)
+    if N == 16384:  # .99
+        return Rows(1, width, 16)
+    if N < 16384:  # reading again beats holding: fewer registers, more rows in flight. 8192 .99, 11008 .98, 14336 .99
+        return Chunks(8192, 16)
+    if width == 32768:  # .96; a row held in one tile .92
+        return Chunks(16384, 32)
+    if width == 65536:  # .84; the rows in flight, 132 x 2 of 128 KiB, still fit in 60 MB of L2
+        return Chunks(32768, 32)
+    return Chunks(16384, 32, programs_per_sm=2)  # 131072 .71, 262144 .65: they no longer do
+
+
+def split(N: int) -> tuple[int, int]:
+    """(block_n, pieces) of a row: three blocks where that pads less than one. 11008 is 3 x 4096, not 16384."""
+    third = next_power_of_2((N + 2) // 3)
+    return (third, 3) if third >= 128 and 3 * third < next_power_of_2(N) else (next_power_of_2(N), 1)
+
+
+THREE_BLOCKS = {  # backward in 16 bits, by block_n; the fraction of the roof, and that of one padded block
+    128: PersistentRows(32, 128, 3, 16, 1, 1),  # .99, .90
+    256: PersistentRows(16, 256, 3, 16, 1, 1),  # .98, .93
+    512: PersistentRows(4, 512, 3, 4, 3, 2),  # .92, .94
+    1024: PersistentRows(4, 1024, 3, 16, 3, 1),  # .98, .97
+    2048: PersistentRows(1, 2048, 3, 4, 3, 2),  # .96, .94
+    4096: PersistentRows(1, 4096, 3, 8, 3, 1),  # .99, .95
+}
+
+
+def backward(N: int, rows: int, input_bytes: int, fused_add: bool, shared_memory: int) -> PersistentRows | Strips:
+    """Shape of the backward kernel for rows of N elements.
+
+    `input_bytes`: bytes that a column takes in the inputs (dy, x and, with fused_add, the stream's gradient), which
+    wait in shared memory; a program may have `shared_memory` bytes. `rows` matters in the interpreter only.
+    """
+    if INTERPRETED and N <= 16384:
+        return PersistentRows(interpreted_rows(N, rows), next_power_of_2(N), 1, 4, 1, 1)
+    if INTERPRETED:
+        return Strips(Chunks(16384, 4), interpreted_rows(16384, rows), 16384, 4, 1)
+    block_n, pieces = split(N)
+    width = next_power_of_2(N)
+    narrow = input_bytes <= (6 if fused_add else 4)  # 16-bit inputs
+    three = narrow and pieces == 3 and (N > 8192 or not fused_add)
+    if N > 16384 or (fused_add and N > 8192 and not three):  # one tile of 16384 with the addition spills: .61
+        # Statistics 1.08 + strips 1.02 of their own traffic, together .63 of one reading.
+        return Strips(Chunks(8192, 16), 8, 1024, 8, 3) if N <= 131072 else Strips(Chunks(8192, 16), 4, 2048, 8, 3)
+    if three:
+        shape = THREE_BLOCKS[block_n]
+    elif narrow and not fused_add and width == 256:  # .97
+        shape = PersistentRows(16, width, 1, 4, 3, 2)
+    elif narrow and not fused_add and width <= 128:  # 64 .97, 128 .96
+        shape = PersistentRows(min(8192 // width, 128), width, 1, 8, 3, 2)
+    else:
+        # About 32 KiB of inputs a tile, two tiles ahead of the one in registers. bf16: 512 .99, 1024 1.00, 2048 1.00,
+        # 4096 1.01, 8192 1.00, 16384 .98; with the addition 512 to 8192 1.02; fp32 1.01; an fp32 stream .98.
+        tile = 8192 if narrow else 4096
+        shape = PersistentRows(max(1, min(tile // width, 128)), width, 1, 8, 3, 1)
+    return fit(shape, input_bytes, shared_memory)
+
+
+def sum_parts(N: int) -> tuple[int, int]:
+    """(parts, columns) of a tile of the kernel that sums the parts of dweight."""
+    return (4, next_power_of_2(N)) if INTERPRETED else (64, 64)
+
+
+def fit(shape: PersistentRows, input_bytes: int, shared_memory: int) -> PersistentRows:
+    """No tiles in flight where they do not fit in shared memory; twice the programs hide the latency instead (8192 wide
+    with an fp32 stream .99; one tile in flight is worse than none: .85)."""
+    tiles = (shape.num_stages - 1) * shape.block_m * shape.block_n * shape.pieces * input_bytes
+    scratch = 4096  # of reductions, and what the driver keeps
+    if shape.programs_per_sm * (tiles + scratch) <= shared_memory:
+        return shape
+    return replace(shape, num_stages=1, programs_per_sm=2)

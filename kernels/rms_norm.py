@@ -1,0 +1,231 @@
+"""RMSNorm, alone and with the residual addition, each one kernel forward and one backward.
+
+    y = x * rstd * (offset + weight),    rstd = 1 / sqrt(mean(x^2) + eps)        (Zhang & Sennrich 2019)
+
+    dx = rstd * (g - x_hat * mean(g * x_hat)),    g = dy * (offset + weight),    x_hat = x * rstd
+    dweight = sum over rows of dy * x_hat
+
+Floor, bytes an element in bf16: rms_norm 4 forward (x; y) and 6 backward (dy, x; dx); add_rms_norm 8 forward
+(x, residual; stream, y) and 8 backward (dy, the stream's gradient, the stream; dx). Kept for backward: x (or the
+stream), the weight and one fp32 number a row. Everything inside is fp32, with one rounding at each store.
+
+Rows up to 16384 wide are read once from device memory; wider ones twice, the second time from L2 as far as it reaches.
+Backward, a fixed number of programs walk over the rows, each with its part of dweight in fp32 registers; a small second
+kernel sums the parts in a fixed order: same input, same bits.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from kernels import launch, operator
+from kernels.rms_norm_tile import rms_norm_backward, rms_norm_forward, sum_parts
+from kernels.rms_norm_wide import rms_norm_backward_statistics, rms_norm_backward_strips, rms_norm_forward_wide
+
+
+def forward_outputs(
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, eps: float, offset: float, out_dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    y = torch.empty(x.shape, device=x.device, dtype=out_dtype)
+    rstd = torch.empty(x.numel() // x.shape[-1], device=x.device, dtype=torch.float32)
+    if residual is None:
+        return y, rstd.new_empty(0), rstd
+    return y, torch.empty(x.shape, device=x.device, dtype=residual.dtype), rstd
+
+
+def forward(
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, eps: float, offset: float, out_dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y, stream (empty without a residual), rstd (M,)."""
+    y, stream, rstd = forward_outputs(x, residual, weight, eps, offset, out_dtype)
+    x_rows = operator.as_rows(x)
+    M, N = x_rows.shape
+    # An absent tensor's place is taken by one that is there; the kernel does not touch it.
+    r_rows = x_rows if residual is None else operator.as_rows(residual)
+    w = x_rows if weight is None else weight.contiguous()
+    strides = x_rows.stride(0), r_rows.stride(0)
+    align = operator.alignment(*strides)
+    arguments = (x_rows, r_rows, w, y, stream, rstd, *(stride // align for stride in strides), M)
+    constants = {"N": N, "ALIGN": align, "eps": eps, "offset": offset}
+    constants |= {"HAS_RESIDUAL": residual is not None, "HAS_WEIGHT": weight is not None}
+    shape = launch.forward(N, M, fused_add=residual is not None)
+    grid = (shape.programs(M, operator.multiprocessors(x.device)),)
+    kernel = rms_norm_forward if isinstance(shape, launch.Rows) else rms_norm_forward_wide
+    operator.launch(kernel, grid, x.device, *arguments, **constants, **shape.constants())
+    return y, stream, rstd
+
+
+def backward_outputs(
+    dy: Tensor,
+    dstream: Tensor | None,
+    x: Tensor,
+    weight: Tensor | None,
+    rstd: Tensor,
+    offset: float,
+    dx_dtype: torch.dtype | None,
+    dresidual_dtype: torch.dtype | None,
+    needs_dweight: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    def like_x(dtype: torch.dtype | None) -> Tensor:
+        return rstd.new_empty(0) if dtype is None else torch.empty(x.shape, device=x.device, dtype=dtype)
+
+    dweight = torch.empty_like(weight) if weight is not None and needs_dweight else rstd.new_empty(0)
+    return like_x(dx_dtype), like_x(dresidual_dtype), dweight
+
+
+def backward(
+    dy: Tensor,
+    dstream: Tensor | None,
+    x: Tensor,
+    weight: Tensor | None,
+    rstd: Tensor,
+    offset: float,
+    dx_dtype: torch.dtype | None,
+    dresidual_dtype: torch.dtype | None,
+    needs_dweight: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dx, the same in the residual's dtype, dweight; empty where not needed. x is what was normalised."""
+    dx, dresidual, dweight = backward_outputs(
+        dy, dstream, x, weight, rstd, offset, dx_dtype, dresidual_dtype, needs_dweight
+    )
+    rows = [operator.as_rows(t) for t in (dy, dy if dstream is None else dstream, x)]
+    M, N = rows[0].shape
+    if M == 0:
+        return dx, dresidual, dweight.zero_()
+    device, sms = x.device, operator.multiprocessors(x.device)
+    w = x if weight is None else weight.contiguous()
+    input_bytes = dy.element_size() + x.element_size() + (0 if dstream is None else dstream.element_size())
+    shape = launch.backward(N, M, input_bytes, dstream is not None, operator.shared_memory(device))
+    programs = shape.programs(N, sms)
+    parts = torch.empty((programs, N) if needs_dweight else (0,), device=device, dtype=torch.float32)
+    inputs, outputs = (*rows, w, rstd), (dx, dresidual, parts)
+    align = operator.alignment(*(t.stride(0) for t in rows))
+    strides = [t.stride(0) // align for t in rows]
+    scale = {"N": N, "ALIGN": align, "offset": offset, "HAS_WEIGHT": weight is not None}
+    constants = scale | shape.constants() | {
+        "HAS_DSTREAM": dstream is not None,
+        "NEEDS_DX": dx_dtype is not None,
+        "NEEDS_DRESIDUAL": dresidual_dtype is not None,
+        "NEEDS_DWEIGHT": needs_dweight,
+    }  # fmt: skip
+    if isinstance(shape, launch.PersistentRows):
+        operator.launch(rms_norm_backward, (programs,), device, *inputs, *outputs, *strides, M, **constants)
+    else:
+        mean_dot = torch.empty_like(rstd)
+        per_row = (rows[0], rows[2], w, rstd, mean_dot, strides[0], strides[2])
+        operator.launch(rms_norm_backward_statistics, (M,), device, *per_row, **scale, **shape.statistics.constants())
+        strips = (triton.cdiv(N, shape.block_n), programs)
+        operator.launch(rms_norm_backward_strips, strips, device, *inputs, mean_dot, *outputs, *strides, M, **constants)
+    if needs_dweight:
+        block_p, block_n = launch.sum_parts(N)
+        operator.launch(
+            sum_parts,
+            (triton.cdiv(N, block_n),),
+            device,
+            parts,
+            dweight,
+            P=programs,
+            N=N,
+            BLOCK_P=block_p,
+            BLOCK_N=block_n,
+        )
+    return dx, dresidual, dweight
+
+
+def save(ctx: Any, inputs: tuple, output: tuple) -> None:
+    x, residual, weight, _, ctx.offset, _ = inputs
+    _, stream, rstd = output
+    ctx.dtypes = x.dtype, None if residual is None else residual.dtype
+    ctx.save_for_backward(x if residual is None else stream, weight, rstd)
+    ctx.mark_non_differentiable(*((stream, rstd) if residual is None else (rstd,)))
+
+
+def gradients(run: Callable, ctx: Any, dy: Tensor | None, dstream: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+    normalised, weight, rstd = ctx.saved_tensors
+    needs_dx, needs_dresidual, needs_dweight = ctx.needs_input_grad[:3]
+    x_dtype, residual_dtype = ctx.dtypes
+    if dy is None:  # only the stream was used: its gradient passes through
+        dx = dstream.to(x_dtype) if needs_dx and dstream is not None else None
+        dresidual = dstream.to(residual_dtype) if needs_dresidual and dstream is not None else None
+        return dx, dresidual, None, None, None, None
+    shared = x_dtype == residual_dtype  # one tensor is the gradient of both
+    dx_dtype = x_dtype if needs_dx or (needs_dresidual and shared) else None
+    dresidual_dtype = residual_dtype if needs_dresidual and not shared else None
+    dx, dresidual, dweight = run(
+        dy, dstream, normalised, weight, rstd, ctx.offset, dx_dtype, dresidual_dtype, needs_dweight
+    )
+    return (
+        dx if needs_dx else None,
+        (dx if shared else dresidual) if needs_dresidual else None,
+        dweight if needs_dweight else None,
+        None,
+        None,
+        None,
+    )
+
+
+_rms_norm = operator.differentiable(
+    operator.Operator("rms_norm", forward, forward_outputs),
+    operator.Operator("rms_norm_backward", backward, backward_outputs),
+    save,
+    gradients,
+)
+
+
+def check(
+    name: str, x: Tensor, residual: Tensor | None, weight: Tensor | None, offset: float, out_dtype: torch.dtype
+) -> None:
+    operator.check_tensors(name, x=x, residual=residual, weight=weight)
+    operator.check_dtype(name, "out_dtype", out_dtype)
+    if x.dim() == 0 or x.shape[-1] == 0:
+        raise ValueError(f"{name}: x {tuple(x.shape)} has no last dimension to normalise over")
+    if residual is not None and residual.shape != x.shape:
+        raise ValueError(f"{name}: x {tuple(x.shape)} and residual {tuple(residual.shape)} must have one shape")
+    if weight is not None and weight.shape != x.shape[-1:]:
+        raise ValueError(
+            f"{name}: x {tuple(x.shape)} needs a weight of shape {tuple(x.shape[-1:])}, not {tuple(weight.shape)}"
+        )
+    if weight is None and offset != 0.0:
+        raise ValueError(f"{name}: offset={offset} is added to the weight, and there is none")
+
+
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    *,
+    eps: float = 1e-6,
+    offset: float = 0.0,
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """RMSNorm over the last dimension: y = x * rstd * (offset + weight).
+
+    x (..., N), weight (N,) or None (a factor of 1), in any mix of bf16, fp16 and fp32 -> y (..., N) in `out_dtype` or
+    x's dtype, a new tensor. Each gradient has its input's dtype. Raises TypeError for other dtypes; ValueError for
+    shapes that do not fit, several devices, or an offset without a weight; RuntimeError if differentiated twice.
+    """
+    out_dtype = out_dtype or x.dtype
+    check("rms_norm", x, None, weight, offset, out_dtype)
+    return _rms_norm(x, None, weight, eps, offset, out_dtype)[0]
+
+
+def add_rms_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    *,
+    eps: float = 1e-6,
+    offset: float = 0.0,
+    out_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Continue the residual stream and normalise it: (y, stream), stream = x + residual, y = rms_norm(stream).
+
+    x and residual (..., N), equal in shape; the sum is rounded to residual's dtype, and that is what y normalises. y is
+    in `out_dtype` or x's dtype. Both are new tensors. Otherwise as `rms_norm`.
+    """
+    out_dtype = out_dtype or x.dtype
+    check("add_rms_norm", x, residual, weight, offset, out_dtype)
+    y, stream, _ = _rms_norm(x, residual, weight, eps, offset, out_dtype)
+    return y, stream

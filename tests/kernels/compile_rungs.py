@@ -1,0 +1,97 @@
+"""Compiles every rung of the norm's launch ladders without a GPU and prints registers and spills, one line a kernel.
+
+    TRITON_INTERPRET=0 python -m tests.kernels.compile_rungs 80 90
+
+Fails where a kernel does not compile, needs more shared memory than the card has, or spills much.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from kernels import launch, rms_norm_tile, rms_norm_wide
+from kernels.rms_norm_simple import rms_norm_simple_backward, rms_norm_simple_forward
+
+SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 90: 227 * 1024}  # bytes an SM has for its programs, by capability
+MOST_STACK = 160  # bytes a thread: a few spills at the widest tile are measured and paid for, hundreds are a mistake
+FORWARD = [(48, False), (768, False), (3072, False), (4096, False), (5120, True), (8192, False), (8192, True)]
+FORWARD += [(16384, False), (16384, True), (32768, True), (65536, False), (262144, False)]
+BACKWARD = [(48, False), (256, False), (512, True), (768, False), (768, True), (1000, False), (1536, False)]
+BACKWARD += [(3072, False), (4096, False), (4096, True), (6144, False), (8192, False), (12288, False), (12288, True)]
+BACKWARD += [(16384, False), (16384, True), (262144, False)]
+
+
+def resources(
+    kernel: Any, pointers: dict[str, str], constants: dict[str, Any], capability: int
+) -> tuple[int, int, int]:
+    """(registers a thread, bytes of stack a thread, bytes of shared memory) of the compiled kernel."""
+    constants = dict(constants)
+    options = {"num_warps": constants.pop("num_warps")}
+    signature = {n: pointers.get(n, "constexpr" if n in constants else "i32") for n in kernel.arg_names}
+    aligned = {
+        (i,): [["tt.divisibility", 16]] for i, n in enumerate(kernel.arg_names) if n in pointers or "stride" in n
+    }
+    source = ASTSource(kernel, signature, constants, aligned)
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder, "kernel.cubin")
+        cubin.write_bytes(compiled.asm["cubin"])
+        report = subprocess.run(
+            [tool, "--dump-resource-usage", cubin], capture_output=True, text=True, check=True
+        ).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", report.split("Function")[1])
+    assert found, report
+    return int(found[1]), int(found[2]), compiled.metadata.shared
+
+
+def rungs(capability: int) -> Iterator[tuple[str, Any, dict[str, Any], int]]:
+    """(label, kernel, constants, programs an SM) of every rung, for bf16 tensors and an fp32 weight."""
+    scale = {"ALIGN": 16, "offset": 0.0, "HAS_WEIGHT": True}
+    simple = {"N": 4096, "BLOCK_N": 4096, "num_warps": 4}
+    yield "simple forward 4096", rms_norm_simple_forward, simple | {"eps": 1e-6}, 1
+    yield "simple backward 4096", rms_norm_simple_backward, simple, 1
+    for N, add in FORWARD:
+        shape = launch.forward(N, 1, add)
+        wide = isinstance(shape, launch.Chunks)
+        kernel = rms_norm_wide.rms_norm_forward_wide if wide else rms_norm_tile.rms_norm_forward
+        constants = scale | {"N": N, "eps": 1e-6, "HAS_RESIDUAL": add} | shape.constants()
+        yield f"forward{'+add' * add} {N}", kernel, constants, 1
+    for N, add in BACKWARD:
+        backward = launch.backward(N, 1, 2 * (2 + add), add, SHARED_MEMORY[capability])
+        constants = scale | {"N": N, "HAS_DSTREAM": add} | backward.constants()
+        constants |= {"NEEDS_DX": True, "NEEDS_DRESIDUAL": False, "NEEDS_DWEIGHT": True}
+        if isinstance(backward, launch.Strips):
+            statistics = scale | {"N": N} | backward.statistics.constants()
+            yield f"statistics {N}", rms_norm_wide.rms_norm_backward_statistics, statistics, 1
+            yield f"strips{'+add' * add} {N}", rms_norm_wide.rms_norm_backward_strips, constants, 1
+        else:
+            yield f"backward{'+add' * add} {N}", rms_norm_tile.rms_norm_backward, constants, backward.programs_per_sm
+
+
+def main(capabilities: list[int]) -> None:
+    for capability in capabilities:
+        for label, kernel, constants, programs in rungs(capability):
+            names = [name for name in kernel.arg_names if name.endswith("_ptr")]
+            fp32 = ("rstd_ptr", "mean_dot_ptr", "dweight_ptr", "weight_ptr")
+            pointers = {name: "*fp32" if name in fp32 else "*bf16" for name in names}
+            registers, stack, shared = resources(kernel, pointers, constants, capability)
+            tile = " ".join(f"{k}={v}" for k, v in constants.items() if k[:5] in ("BLOCK", "PIECE", "STAGE", "num_w"))
+            print(
+                f"sm_{capability} {label}: {registers} registers, {stack} B stack, {shared} B shared ({tile})",
+                flush=True,
+            )
+            assert shared * programs <= SHARED_MEMORY[capability], "more shared memory than the card has"
+            assert stack <= MOST_STACK, "spills"
+
+
+if __name__ == "__main__":
+    main([int(capability) for capability in sys.argv[1:]])
