@@ -1,0 +1,1 @@
+"""Layers whose implementation is a config choice: a dict from name to implementation in each file."""
