@@ -1,0 +1,116 @@
+"""Building a corpus: split by document, train the tokenizer, tokenize, store, count."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from minillm.config import Config
+from minillm.data.files import Repairs
+from minillm.data.packing import Tokens
+from minillm.data.sources import Source
+from minillm.data.tokenizer import encode, token_dtype, train_tokenizer, vocabulary_size
+from minillm.errors import UserError
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+DOCUMENTS_AT_ONCE = 256  # tokenized in parallel; all of them are in memory
+
+Rows = npt.NDArray[np.int64]
+
+
+def build_corpus(folder: Path, source: Source, given: Tokenizer | None, config: Config) -> None:
+    """Write tokenizer.json, train.arrow, val.arrow (one column `token`) and info.json."""
+    repairs = Repairs()
+    with TemporaryDirectory(dir=folder) as scratch:
+        documents = source.load(Path(scratch), repairs)
+        sides, sizes = _split(documents, config.data.val_fraction)
+        texts = (batch["text"] for batch in documents.select(sides["train"]).iter(DOCUMENTS_AT_ONCE))
+        tokenizer = given or train_tokenizer(texts, config.tokenizer.vocab_size)
+        tokenizer.save(str(folder / "tokenizer.json"))
+        for side, rows in sides.items():
+            _store_tokens(documents.select(rows), tokenizer, folder / f"{side}.arrow")
+    vocab_size = vocabulary_size(tokenizer)
+    info: dict[str, Any] = {"vocab_size": vocab_size, "replaced_utf8": repairs.count}
+    counts = {side: _count_tokens(folder / f"{side}.arrow", vocab_size) for side in sides}
+    for side, rows in sides.items():
+        info |= {f"{side}_documents": len(rows), f"{side}_bytes": int(sizes[rows].sum())}
+        info[f"{side}_tokens"] = int(counts[side].sum())
+    info["bytes_per_token"] = info["val_bytes"] / info["val_tokens"]
+    info["unigram_bits_per_byte"] = _unigram_bits(counts["train"], counts["val"]) / info["val_bytes"]
+    (folder / "info.json").write_text(json.dumps(info, indent=2))
+    if repairs.first:
+        print(f"data: replaced {repairs.count} sequences of bytes that were not UTF-8, the first in {repairs.first}")
+
+
+def _split(documents: "Dataset", val_fraction: float) -> tuple[dict[str, Rows], Rows]:
+    """Rows for training and validation, and each document's bytes. Empty documents are in neither.
+
+    A document's side depends on its text alone: equal documents are on one side, and new ones move no old one
+    (but for a side that would be empty, which gets the nearest).
+    """
+    places: list[float] = []  # a hash of the text, uniform in [0, 1)
+    sizes: list[int] = []
+    for raw in _raw_texts(documents):
+        places.append(int.from_bytes(hashlib.blake2b(raw, digest_size=8).digest(), "big") / 2**64)
+        sizes.append(len(raw))
+    place, size = np.array(places), np.array(sizes, dtype=np.int64)
+    filled = size > 0
+    distinct = np.unique(place[filled])
+    if distinct.size < 2:
+        raise UserError(
+            f"the text has {filled.sum()} documents, {distinct.size} of them different, but training and validation "
+            "take at least one each; give more files (a .txt file is one document), or a .jsonl file (a line is one)"
+        )
+    in_val = place <= np.clip(val_fraction, distinct[0], distinct[-2])
+    return {"train": np.flatnonzero(filled & ~in_val), "val": np.flatnonzero(filled & in_val)}, size
+
+
+def _raw_texts(documents: "Dataset") -> Iterator[bytes]:
+    for batch in documents.iter(DOCUMENTS_AT_ONCE):
+        for text in batch["text"]:
+            yield (text or "").encode()
+
+
+def _store_tokens(documents: "Dataset", tokenizer: Tokenizer, file: Path) -> None:
+    import datasets
+
+    documents.map(
+        lambda texts: {"token": encode(tokenizer, texts)},
+        input_columns="text",
+        batched=True,
+        batch_size=DOCUMENTS_AT_ONCE,
+        remove_columns="text",
+        features=datasets.Features({"token": datasets.Value(token_dtype(vocabulary_size(tokenizer)).name)}),
+        cache_file_name=str(file),
+        new_fingerprint=file.stem,  # else the tokenizer is pickled to hash it
+        writer_batch_size=2**31 - 1,  # rows are tokens here: keep the chunks long
+        desc=f"tokenizing for {file.stem}",
+    )
+
+
+def token_chunks(file: Path) -> list[Tokens]:
+    """The stored tokens, memory-mapped: no copy until a block is read."""
+    import datasets
+
+    return [chunk.to_numpy() for chunk in datasets.Dataset.from_file(str(file)).data.column("token").chunks]
+
+
+def _count_tokens(file: Path, vocab_size: int) -> Rows:
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for chunk in token_chunks(file):
+        counts += np.bincount(chunk, minlength=vocab_size)
+    return counts
+
+
+def _unigram_bits(train: Rows, val: Rows) -> float:
+    """Bits that the tokens counted in `val` cost under the frequencies in `train`, each count plus one."""
+    probability = (train + 1) / (train.sum() + train.size)
+    return float(-(val * np.log2(probability)).sum())

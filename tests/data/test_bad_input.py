@@ -1,0 +1,123 @@
+"""Each mistake gives one sentence that names the thing at fault, and nothing is left in the cache."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import datasets
+import huggingface_hub
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from pydantic import ValidationError
+
+from minillm.config import Config
+from minillm.data import prepare_corpus
+from minillm.errors import UserError
+from tests.data.conftest import story
+
+MakeConfig = Callable[..., Config]
+GOOD = '{"text": "fine"}\n'
+
+FILES = {
+    "empty": ("a.txt", b"", r"a.txt is empty"),
+    "binary": ("a.txt", b"abc\0def", r"a.txt is binary \(a zero byte at byte 3\)"),
+    "another kind": (
+        "a.pdf",
+        b"%PDF",
+        r"a.pdf is of a kind that cannot be read; data.files takes .txt, .jsonl, .parquet",
+    ),
+    "one document": ("a.txt", b"just one", r"1 documents, 1 of them different.*at least one each"),
+    "too few tokens": (
+        "a.jsonl",
+        (GOOD + '{"text": "b"}').encode(),
+        r"too small: \d+ tokens of 1 documents.*length=16",
+    ),
+    "no JSON": ("a.jsonl", (GOOD + "{text: 1}\n").encode(), r"a.jsonl line 2 is not JSON"),
+    "deep JSON": ("a.jsonl", b"[" * 100_000, r"a.jsonl line 1 is not JSON"),
+    "no object": ("a.jsonl", b'["text"]\n', r"a.jsonl line 1 is not a JSON object"),
+    "no column": ("a.jsonl", b'{"body": "x", "id": 1}\n', r"a.jsonl line 1 has no column 'text' but \['body', 'id'\]"),
+    "no text": ("a.jsonl", b'{"text": 3}\n', r"a.jsonl line 1: 'text' is not text"),
+    "no parquet": ("a.parquet", b"PAR?", r"a.parquet is not a parquet file"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "message"), FILES.values(), ids=FILES.keys())
+def test_a_bad_file_is_named(
+    make_config: MakeConfig, tmp_path: Path, cache: Path, name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=message) as caught:
+        prepare_corpus(make_config([str(tmp_path / name)]))
+    assert "\n" not in str(caught.value)
+    assert not list(cache.glob(".*"))
+
+
+@pytest.mark.parametrize("pattern", ["missing.txt", "no*.txt", "nowhere/"])
+def test_a_path_that_matches_nothing_is_named(make_config: MakeConfig, pattern: str) -> None:
+    with pytest.raises(UserError, match=r"data.files=.* matches nothing in /"):
+        prepare_corpus(make_config([pattern]))
+
+
+def test_a_parquet_file_without_the_column_lists_its_columns(make_config: MakeConfig, tmp_path: Path) -> None:
+    pa.parquet.write_table(pa.table({"body": ["x"], "id": [1]}), tmp_path / "a.parquet")
+    for column, message in {
+        "text": r"has no column 'text' but \['body', 'id'\]",
+        "id": "'id' is int64, not text",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            prepare_corpus(make_config([str(tmp_path / "a.parquet")], text_column=column))
+
+
+@pytest.mark.parametrize("content", [None, b"{}", b"\xff\xfe"])
+def test_a_tokenizer_that_cannot_be_loaded_is_named(
+    make_config: MakeConfig, tmp_path: Path, content: bytes | None
+) -> None:
+    path = tmp_path / "tokenizer.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=r"tokenizer.path=.*tokenizer.json"):
+        prepare_corpus(make_config(["unused.txt"], tokenizer_path=str(path)))
+
+
+def test_a_source_without_its_setting_is_refused_by_the_config(make_config: MakeConfig) -> None:
+    for name, setting in (("text", "data.files="), ("hub", "data.dataset=")):
+        with pytest.raises(ValidationError, match=setting):
+            make_config(name=name)
+    assert make_config("a.txt").data.files == ["a.txt"]
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody answers at the hub's address; what going offline changes is put back afterwards."""
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    for module in (huggingface_hub.constants, datasets.config):
+        monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_hub_name_without_network_fails_at_once(make_config: MakeConfig) -> None:
+    started = time.monotonic()
+    with pytest.raises(UserError, match=r"data.dataset=some/set .* hub is out of reach"):
+        prepare_corpus(make_config(name="hub", dataset="some/set"))
+    assert time.monotonic() - started < 10  # the hub's own client retries for 23 s
+
+
+@pytest.mark.usefixtures("no_network")
+def test_a_data_set_in_a_folder_needs_no_network_and_its_columns_are_checked(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
+    (tmp_path / "set").mkdir()
+    rows = {"text": [*(story(i) for i in range(8)), None], "id": list(range(9))}
+    pa.parquet.write_table(pa.table(rows), tmp_path / "set" / "train.parquet")
+    hub = {"name": "hub", "dataset": str(tmp_path / "set")}
+    info = prepare_corpus(make_config(**hub)).info
+    assert info["train_documents"] + info["val_documents"] == 8
+    for change, message in (
+        ({"text_column": "body"}, r"has no column 'body' but \['text', 'id'\]"),
+        ({"text_column": "id"}, "column 'id' is .*not text"),
+        ({"split": "nope"}, r"data.split=nope cannot be loaded: Unknown split"),
+    ):
+        with pytest.raises(UserError, match=message):
+            prepare_corpus(make_config(**hub, **change))
