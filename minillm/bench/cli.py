@@ -1,0 +1,68 @@
+"""The benchmark as a command: parse, run, print, write."""
+
+import shlex
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import torch
+
+from minillm.bench import report
+from minillm.bench.config import BenchConfig, parse, usage
+from minillm.bench.conformance import conformance
+from minillm.bench.plot import save_plot
+from minillm.bench.runner import choose, make_op, run
+from minillm.errors import UserError
+from minillm.hardware import environment, version
+
+REPOSITORY = Path(__file__).parents[2]
+PEERS = ("liger-kernel", "quack-kernels")
+
+
+def main(arguments: list[str]) -> int:
+    """The process's exit status: 0, 1 if a conformance check failed, 2 for a command that cannot be meant."""
+    if not arguments or set(arguments) & {"--help", "-h"}:
+        print(f"usage: python scripts/bench.py op=rms_norm [key=value ...]\n\n{usage()}")
+        return 0
+    sys.path.insert(0, str(Path.cwd()))  # impl=package.module:name is looked for where the command is typed
+    try:
+        config = parse(arguments)
+        command = shlex.join(["python", "scripts/bench.py", *arguments])
+        return check(config) if config.check else measure(config, command)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+
+
+def measure(config: BenchConfig, command: str) -> int:
+    results = run(config, progress=show)
+    folder = output_folder(config, datetime.now())
+    env = environment("gpu" if torch.cuda.is_available() else "cpu") | {peer: version(peer) for peer in PEERS}
+    text = report.save(folder, results, config, command, env)
+    trouble = save_plot(folder / "bench.png", results)
+    show("\n" + text + (f"\n{trouble}\n" if trouble else ""))
+    show(str(folder))
+    return 0
+
+
+def check(config: BenchConfig) -> int:
+    op = make_op(config)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    failed = 0
+    for name, implementation in choose(op, config.impl).items():
+        checks = conformance(op, name, implementation, device)
+        lines = [[c.implementation, c.promise, "pass" if c.ok else "FAIL", c.problem] for c in checks]
+        show(report.table(["implementation", "check", "", "what was found"], lines) + "\n")
+        failed += sum(not c.ok for c in checks)
+    show(f"{failed} check(s) failed" if failed else "all checks passed")
+    return 1 if failed else 0
+
+
+def output_folder(config: BenchConfig, now: datetime) -> Path:
+    """Where the results go: as asked, else `runs/<date>/<time>_bench_<op>` in the repository."""
+    return config.out or REPOSITORY / "runs" / f"{now:%Y-%m-%d}" / f"{now:%H-%M-%S}_bench_{config.op}"
+
+
+def show(text: str) -> None:
+    """Print at once: a run takes minutes, and its progress is read while it is made."""
+    print(text, flush=True)

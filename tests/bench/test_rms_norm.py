@@ -1,0 +1,52 @@
+"""RMSNorm as the benchmark's operator: its cases and its traffic, by hand."""
+
+import pytest
+
+from minillm.bench.config import parse
+from minillm.bench.op import Case
+from minillm.bench.rms_norm import RMSNorm
+from minillm.bench.roofs import fit
+
+
+def op(*arguments: str) -> RMSNorm:
+    return RMSNorm(parse(["op=rms_norm", *arguments]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "forward", "backward"),  # bytes an element
+    [
+        ((), 4, 6),
+        (("dtype=fp32",), 8, 12),
+        (("dtype=fp32", "out_dtype=bf16"), 4 + 2, 2 + 4 + 4),
+        (("residual=true",), 8, 8),
+        (("residual=true", "dtype=fp32"), 16, 16),
+        (("residual=true", "dtype=fp32", "out_dtype=bf16"), 2 + 4 + 4 + 2, 2 + 4 + 4 + 2 + 4),
+    ],
+)
+def test_traffic_is_each_tensor_once_by_its_own_dtype(arguments: tuple[str, ...], forward: int, backward: int) -> None:
+    operator = op(*arguments, "width=100", "rows=10")
+    (case,) = operator.cases()
+    assert operator.traffic(case) == {"forward": 1000 * forward, "backward": 1000 * backward}
+
+
+def test_the_default_holds_every_width_at_the_roof_and_the_real_sizes() -> None:
+    cases = op().cases()
+    assert [c.width for c in cases if not c.real] == [512, 768, 1024, 2048, 3072, 4096, 5120, 8192, 16384, 32768, 65536]
+    assert all(2**28 - c.width < c.rows * c.width <= 2**28 for c in cases if not c.real)
+    assert [c.label for c in cases if c.real] == ["32768 x 768", "16384 x 2048", "8192 x 4096"]
+    assert op("sizes=real").cases() == [c for c in cases if c.real]
+
+
+def test_a_case_shrinks_to_the_free_memory_and_says_so() -> None:
+    (case,) = op("width=1024").cases()
+    assert fit(case, 56, free=2**40) == (case, "")
+    smaller, note = fit(case, 56, free=2**30)
+    assert smaller.rows * smaller.width * 56 <= 2**30 < 2 * smaller.rows * smaller.width * 56
+    assert "262144 x 1024 shrunk to 16384 x 1024" in note
+    assert "1.0 GiB" in note
+
+
+def test_a_case_of_one_row_is_never_shrunk_away() -> None:
+    (case,) = op("width=1024", "rows=1").cases()
+    assert isinstance(case, Case)
+    assert fit(case, 56, free=0)[0].rows == 1
