@@ -14,6 +14,7 @@ AVAILABLE = importlib.util.find_spec("triton") is not None
 MAX_BLOCK_SIZE = 65536  # widest row of rms_norm_simple: one block, and a block's registers
 
 if AVAILABLE:
+    from kernels.adamw import adamw_stochastic as adamw_stochastic
     from kernels.rms_norm import add_rms_norm as add_rms_norm
     from kernels.rms_norm import rms_norm as rms_norm
     from kernels.rms_norm_simple import rms_norm_simple as rms_norm_simple

@@ -17,11 +17,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels import launch, rms_norm_tile, rms_norm_wide
+from kernels import adamw, launch, rms_norm_tile, rms_norm_wide
 from kernels.rms_norm_simple import rms_norm_simple_backward, rms_norm_simple_forward
 
 SHARED_MEMORY = {80: 163 * 1024, 86: 99 * 1024, 90: 227 * 1024}  # bytes an SM has for its programs, by capability
 MOST_STACK = 160  # bytes a thread: a few spills at the widest tile are measured and paid for, hundreds are a mistake
+FP32 = ("rstd_ptr", "mean_dot_ptr", "dweight_ptr", "weight_ptr", "scalars_ptr", "found_inf_ptr")
+OTHERS = dict.fromkeys(FP32, "*fp32") | {"key_ptr": "*i64"}  # the pointers that are not bf16
 FORWARD = [(48, False), (768, False), (3072, False), (4096, False), (5120, True), (8192, False), (8192, True)]
 FORWARD += [(16384, False), (16384, True), (32768, True), (65536, False), (262144, False)]
 BACKWARD = [(48, False), (256, False), (512, True), (768, False), (768, True), (1000, False), (1536, False)]
@@ -54,11 +56,12 @@ def resources(
 
 
 def rungs(capability: int) -> Iterator[tuple[str, Any, dict[str, Any], int]]:
-    """(label, kernel, constants, programs an SM) of every rung, for bf16 tensors and an fp32 weight."""
+    """(label, kernel, constants, programs an SM) of every rung."""
     scale = {"ALIGN": 16, "offset": 0.0, "HAS_WEIGHT": True}
     simple = {"N": 4096, "BLOCK_N": 4096, "num_warps": 4}
     yield "simple forward 4096", rms_norm_simple_forward, simple | {"eps": 1e-6}, 1
     yield "simple backward 4096", rms_norm_simple_backward, simple, 1
+    yield "adamw", adamw.adamw_stochastic_kernel, {"BLOCK": adamw.BLOCK, "num_warps": 4}, 1
     for N, add in FORWARD:
         shape = launch.forward(N, 1, add)
         wide = isinstance(shape, launch.Chunks)
@@ -81,8 +84,7 @@ def main(capabilities: list[int]) -> None:
     for capability in capabilities:
         for label, kernel, constants, programs in rungs(capability):
             names = [name for name in kernel.arg_names if name.endswith("_ptr")]
-            fp32 = ("rstd_ptr", "mean_dot_ptr", "dweight_ptr", "weight_ptr")
-            pointers = {name: "*fp32" if name in fp32 else "*bf16" for name in names}
+            pointers = dict.fromkeys(names, "*bf16") | {name: OTHERS[name] for name in names if name in OTHERS}
             registers, stack, shared = resources(kernel, pointers, constants, capability)
             tile = " ".join(f"{k}={v}" for k, v in constants.items() if k[:5] in ("BLOCK", "PIECE", "STAGE", "num_w"))
             print(

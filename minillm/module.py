@@ -1,0 +1,99 @@
+"""The training step: one batch is one optimizer step, its loss the mean over all of its tokens."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from torch import Tensor
+
+from minillm.config import Config
+from minillm.model import Llama
+from minillm.optim import build_optimizer, clip_gradients, lr_factor, skip_unless_finite
+
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+class LlamaModule(LightningModule):
+    """Trains `model` on batches `{"tokens": int64 (n, T + 1), "index": int64 (n,)}`.
+
+    Micro-batches are split off inside the step, and each one's *sum* of losses is divided by the tokens of the whole
+    step. So accumulation is a mean over tokens by construction, also where the last micro-batch is smaller.
+    """
+
+    def __init__(
+        self, config: Config, model: Llama, loss: Loss, bits_per_byte: Callable[[float], float | None]
+    ) -> None:
+        """Wrap `model`, which is as `apply.py` left it.
+
+        Args:
+            loss: (hidden (B, T, d), weight (V, d), targets (B, T)) -> sum over tokens in nats, fp32.
+            bits_per_byte: of the validation text, from nats a token; gives None where the corpus is no text.
+        """
+        super().__init__()
+        self.automatic_optimization = False
+        self.config, self.model, self.loss, self.bits_per_byte = config, model, loss, bits_per_byte
+        self.tokens = 0  # trained on so far, by all ranks
+        self.val_loss_sum = torch.zeros(())
+        self.val_tokens = 0
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return build_optimizer(self.model, self.config.optim, self.config.seed)
+
+    def loss_sum(self, tokens: Tensor) -> Tensor:
+        """tokens (n, T + 1): each but the last predicts the next. The sum of the n T losses."""
+        return self.loss(self.model(tokens[:, :-1]), self.model.lm_head.weight, tokens[:, 1:])
+
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> dict[str, Any]:
+        tokens, optimizer = batch["tokens"], self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
+        lr = self.config.optim.lr * lr_factor(self.global_step, self.config.trainer.max_steps, self.config.optim)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        targets = tokens.shape[0] * (tokens.shape[1] - 1)
+
+        loss = torch.zeros((), device=tokens.device)
+        for micro in tokens.split(self.config.batch.micro):
+            part = self.loss_sum(micro) / targets
+            self.manual_backward(part)
+            loss += part.detach()
+        grad_norm = self.update(optimizer)
+
+        self.tokens += targets * self.trainer.world_size
+        return {"loss": loss, "grad_norm": grad_norm, "lr": lr}
+
+    def update(self, optimizer: LightningOptimizer) -> Tensor:
+        """Clip, step, forget the gradients. Returns the gradient norm before clipping, on the device."""
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        if scaler is not None:  # 16-mixed: the norm is that of the true gradients
+            scaler.unscale_(optimizer.optimizer)
+        grad_norm = clip_gradients(self.model.parameters(), self.config.optim.clip_norm)
+        if scaler is None:  # else the scaler tells the optimizer itself
+            skip_unless_finite(optimizer.optimizer, grad_norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return grad_norm
+
+    def on_validation_epoch_start(self) -> None:
+        self.val_loss_sum, self.val_tokens = torch.zeros((), device=self.device), 0
+
+    def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
+        tokens = batch["tokens"]
+        self.val_loss_sum += self.loss_sum(tokens)
+        self.val_tokens += tokens.shape[0] * (tokens.shape[1] - 1)
+
+    def validation_row(self) -> dict[str, float | None]:
+        """The last validation: nats a token over all its tokens (no mean of means), and bits per byte of the text."""
+        if not self.val_tokens:
+            return {"val/loss": None, "val/bits_per_byte": None}
+        loss = self.val_loss_sum.item() / self.val_tokens
+        return {"val/loss": loss, "val/bits_per_byte": self.bits_per_byte(loss)}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Plain data only, so that `torch.load(weights_only=True)` takes it."""
+        checkpoint["config"] = self.config.model_dump(mode="json")
+        checkpoint["tokens"] = self.tokens
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.tokens = checkpoint["tokens"]

@@ -1,0 +1,68 @@
+"""resume=: the old run's configuration with what is typed over it, in the old run's folder."""
+
+import os
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from minillm import compose
+from minillm.compose import check, read
+from minillm.config import Config
+from minillm.errors import UserError
+
+
+def stored_run(folder: Path, *typed: str) -> Path:
+    """A run's folder as training leaves it, as far as resuming looks at it."""
+    (config,) = check(read(list(typed)))
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "checkpoints" / "last.ckpt").touch()
+    OmegaConf.save(config.model_dump(), folder / "config.yaml")
+    return folder
+
+
+def resumed(*typed: str) -> Config:
+    (config,) = check(read(list(typed)))
+    return config
+
+
+def test_the_stored_configuration_is_the_base(tmp_path: Path) -> None:
+    run = stored_run(
+        tmp_path / "a run (1)", "model=15m", "norm=triton", "trainer.max_steps=7", "seed=3", "optim.lr=1e-5"
+    )
+    config = resumed(f"resume={run}")
+    assert config == check(read(["model=15m", "norm=triton", "trainer.max_steps=7", "seed=3", "optim.lr=1e-5"]))[
+        0
+    ].model_copy(update={"resume": str(run)})
+
+
+def test_what_is_typed_goes_over_it(tmp_path: Path) -> None:
+    run = stored_run(tmp_path, "norm=triton", "norm.fuse_residual=false", "trainer.max_steps=7", "optim.lr=1e-5")
+    config = resumed(f"resume={run}", "norm=eager", "trainer.max_steps=9", "trainer=cpu")
+    assert (config.norm.name, config.norm.fuse_residual) == ("eager", True)
+    assert (config.trainer.max_steps, config.trainer.accelerator) == (9, "cpu")
+    assert config.optim.lr == 1e-5  # not typed
+
+
+def test_mistakes_are_found_there_too(tmp_path: Path) -> None:
+    run = stored_run(tmp_path)
+    with pytest.raises(UserError, match=r"trainer\.lrr is unknown"):
+        resumed(f"resume={run}", "trainer.lrr=3")
+    with pytest.raises(UserError, match="experiment=norm_1b sets up a new run"):
+        resumed(f"resume={run}", "experiment=norm_1b")
+
+
+def test_the_run_goes_on_in_its_folder(tmp_path: Path) -> None:
+    run = stored_run(tmp_path)
+    assert f"hydra.run.dir='{run}'" in read([f"resume={run}"]).overrides
+
+
+def test_last_is_the_newest_run_with_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compose, "RUNS", tmp_path)
+    with pytest.raises(UserError, match=r"no run under .* has a checkpoint"):
+        resumed("resume=last")
+    for seconds, name in enumerate(("2026-01-01/b", "2026-01-02_sweep/0_a", "2026-01-01/c")):
+        run = stored_run(tmp_path / name, f"seed={seconds}")
+        os.utime(run / "checkpoints" / "last.ckpt", (seconds, seconds))
+    (tmp_path / "2026-01-03" / "without_checkpoint").mkdir(parents=True)
+    assert resumed("resume=last").seed == 2

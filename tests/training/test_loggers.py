@@ -1,0 +1,96 @@
+"""W&B without a key, a terminal or a network: silent, offline, complete."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from minillm import loggers
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from minillm.train import train
+from tests.training.conftest import make_config
+train(make_config({"logger.name": "wandb", "logger.group": "pair", **eval(sys.argv[2])}), Path(sys.argv[1]))
+"""
+
+
+def train(folder: Path, overrides: str = "{}", **environment: str) -> str:
+    """A run in a process of its own, with nobody to answer a prompt. Returns its output."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
+    clean |= {"NETRC": str(folder.parent / "no-netrc"), "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(folder), overrides],
+        env=clean | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout + result.stderr
+
+
+def history(folder: Path) -> list[dict[str, float]]:
+    """What the offline files of a run hold, in order."""
+    found = []
+    for file in sorted(folder.glob("wandb/offline-run-*/*.wandb")):
+        command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        for line in lines:
+            record = json.loads(line)
+            if record["type"] == "history":
+                found.append(record["history"]["item"])
+    return found
+
+
+@pytest.mark.process
+def test_a_default_run_is_quiet_offline_and_goes_on_in_one_wandb_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    output = train(folder).splitlines()
+    assert len(output) <= 30
+    assert output[-1] == str(folder)
+    assert sum("wandb sync" in line for line in output) == 1
+    for chatter in ("Tip", "GPU available", "Warning", "rank_zero", "Seed set"):
+        assert not any(chatter in line for line in output), chatter
+    train(folder, '{"trainer.max_steps": 9, "resume": "last"}')
+    logged = history(folder)
+    assert [row["_step"] for row in logged] == list(range(1, 10))
+    assert {"train/loss", "train/lr", "tokens", "perf/tokens_per_sec", "perf/data_wait_ms"} <= set(logged[-1])
+    assert len({file.name for file in folder.glob("wandb/offline-run-*/*.wandb")}) == 1  # one id
+
+
+@pytest.mark.process
+def test_wandb_can_be_disabled(tmp_path: Path) -> None:
+    assert "disabled" in train(tmp_path / "run", WANDB_MODE="disabled")
+    assert not list((tmp_path / "run").glob("wandb/*run-*"))
+
+
+def test_online_needs_a_key_and_a_server_that_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("WANDB_MODE", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nobody listens on the discard port
+    monkeypatch.setattr(loggers, "answers", lambda host, port: True)
+    assert loggers.mode() == "offline"  # no key
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login user password secret\n")
+    assert loggers.mode() == "online"
+    monkeypatch.undo()
+
+
+def test_a_server_that_does_not_answer_means_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    assert loggers.mode() == "offline"
+
+
+@pytest.mark.parametrize(("chosen", "mode"), [("offline", "offline"), ("dryrun", "offline"), ("disabled", "disabled")])
+def test_wandb_mode_is_honoured(monkeypatch: pytest.MonkeyPatch, chosen: str, mode: str) -> None:
+    monkeypatch.setenv("WANDB_MODE", chosen)
+    assert loggers.mode() == mode
