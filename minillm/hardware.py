@@ -13,7 +13,7 @@ import torch
 import kernels
 from minillm.config import Config
 from minillm.errors import UserError
-from minillm.layers.norm import IMPLEMENTATIONS
+from minillm.layers.norm import IMPLEMENTATIONS, build_norm
 
 # Dense bf16 matrix product with fp32 accumulation, FLOP/s, from the vendor's data sheets. The first name that the
 # device's name contains counts, so longer names come first. A device that is not here has no known peak, and no MFU.
@@ -85,6 +85,7 @@ def c_compiler() -> str | None:
 
 def check(config: Config) -> None:
     """Raise UserError for what this configuration asks and this machine has not, before any work is done."""
+    build_norm(config.norm, config.model.hidden_size, config.model.norm_eps)  # raises where it cannot be built
     trainer, device = config.trainer, accelerator(config)
     implementation = IMPLEMENTATIONS.get(config.norm.name)
     triton_norm = implementation is not None and implementation.needs_triton
