@@ -127,7 +127,7 @@ def split(N: int) -> tuple[int, int]:
 THREE_BLOCKS = {  # backward in 16 bits, by block_n; the fraction of the roof, and that of one padded block
     128: PersistentRows(32, 128, 3, 16, 1, 1),  # .99, .90
     256: PersistentRows(16, 256, 3, 16, 1, 1),  # .98, .93
-    512: PersistentRows(4, 512, 3, 4, 3, 2),  # .92, .94
+    512: PersistentRows(2, 2048, 1, 4, 3, 2),  # the exception: three .92, one .94
     1024: PersistentRows(4, 1024, 3, 16, 3, 1),  # .98, .97
     2048: PersistentRows(1, 2048, 3, 4, 3, 2),  # .96, .94
     4096: PersistentRows(1, 4096, 3, 8, 3, 1),  # .99, .95
