@@ -52,7 +52,9 @@ class Checkpoints(Callback):
             trainer.save_checkpoint(path)
             link(path, self.folder / "last.ckpt")
             self.saved_step, self.saved_at = trainer.global_step, time.monotonic()
-            for old in sorted(self.folder.glob("step_*.ckpt"))[: -self.config.keep]:
+            # By age, not by step: a run that was resumed from an older checkpoint meets its own later ones.
+            files = sorted(self.folder.glob("step_*.ckpt"), key=lambda file: (file.stat().st_mtime_ns, file.name))
+            for old in files[: -self.config.keep]:
                 old.unlink()
         return path
 

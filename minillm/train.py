@@ -33,6 +33,10 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
     Returns what `summary.json` holds, which is written for a run that fails, too. Raises UserError for bad input.
     """
     hardware.check(config)
+    if not config.resume and (folder / "checkpoints" / "last.ckpt").exists():
+        raise UserError(
+            f"{folder} already holds a run: type resume={folder} to go on with it, or choose another folder"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     known: dict[str, Any] = {
         "precision": hardware.precision(config),

@@ -21,6 +21,7 @@ from minillm.errors import UserError
 if TYPE_CHECKING:
     from datasets import Dataset
 
+PIECES_OF_ONE = 100  # documents that a text of a single one is cut into
 DOCUMENTS_AT_ONCE = 256  # tokenized in parallel; all of them are in memory
 
 Rows = npt.NDArray[np.int64]
@@ -30,7 +31,7 @@ def build_corpus(folder: Path, source: Source, given: Tokenizer | None, config: 
     """Write tokenizer.json, train.arrow, val.arrow (one column `token`) and info.json."""
     repairs = Repairs()
     with TemporaryDirectory(dir=folder) as scratch:
-        documents = source.load(Path(scratch), repairs)
+        documents = _cut_single(source.load(Path(scratch), repairs))
         sides, sizes = _split(documents, config.data.val_fraction)
         texts = (batch["text"] for batch in documents.select(sides["train"]).iter(DOCUMENTS_AT_ONCE))
         tokenizer = given or train_tokenizer(texts, config.tokenizer.vocab_size)
@@ -50,6 +51,23 @@ def build_corpus(folder: Path, source: Source, given: Tokenizer | None, config: 
         print(f"data: replaced {repairs.count} sequences of bytes that were not UTF-8, the first in {repairs.first}")
 
 
+def _cut_single(documents: "Dataset") -> "Dataset":
+    """A text that is one document (a book in one file) as some hundred, cut at line ends: else it could not split."""
+    import datasets
+
+    if len(documents) != 1:
+        return documents
+    text = documents[0]["text"] or ""
+    pieces, size = [""], len(text) / PIECES_OF_ONE
+    for line in text.splitlines(keepends=True):
+        if len(pieces[-1]) >= size:
+            pieces.append("")
+        pieces[-1] += line
+    if len(pieces) > 1:
+        print(f"data: one document, taken as {len(pieces)}, cut at line ends: training and validation get their own")
+    return datasets.Dataset.from_dict({"text": pieces})
+
+
 def _split(documents: "Dataset", val_fraction: float) -> tuple[dict[str, Rows], Rows]:
     """Rows for training and validation, and each document's bytes. Empty documents are in neither.
 
@@ -67,7 +85,7 @@ def _split(documents: "Dataset", val_fraction: float) -> tuple[dict[str, Rows], 
     if distinct.size < 2:
         raise UserError(
             f"the text has {filled.sum()} documents, {distinct.size} of them different, but training and validation "
-            "take at least one each; give more files (a .txt file is one document), or a .jsonl file (a line is one)"
+            "take at least one each; give more files (a .txt file is a document) or more lines (a .jsonl line is one)"
         )
     in_val = place <= np.clip(val_fraction, distinct[0], distinct[-2])
     return {"train": np.flatnonzero(filled & ~in_val), "val": np.flatnonzero(filled & in_val)}, size

@@ -18,7 +18,7 @@ from minillm.data.sampler import StepSampler
 from minillm.data.sources import find_source
 from minillm.data.tokenizer import encode, train_tokenizer
 from minillm.errors import UserError
-from tests.data.conftest import story
+from tests.data.conftest import WORDS, story
 
 Files = Callable[..., list[str]]
 MakeConfig = Callable[..., Config]
@@ -176,3 +176,13 @@ def test_synthetic_tokens_are_uniform_repeatable_and_have_no_bits_per_byte(make_
 def test_a_model_with_fewer_token_ids_than_the_tokenizer_is_refused(write: Files, make_config: MakeConfig) -> None:
     with pytest.raises(UserError, match=r"model.vocab_size=100 is smaller than the tokenizer's 300"):
         prepare_corpus(make_config(write([story(i) for i in range(9)]), model_vocab_size=100))
+
+
+def test_a_book_in_one_file_is_cut_at_line_ends_and_nothing_of_it_is_lost(
+    write: Files, make_config: MakeConfig
+) -> None:
+    lines = [f"{number} {WORDS[number % len(WORDS)]}\n" for number in range(400)]
+    corpus = prepare_corpus(make_config(write(["".join(lines)]), sequence_length=2))
+    found = documents(corpus, corpus.train) + documents(corpus, corpus.val)
+    assert len(found) > 50
+    assert Counter("".join(found).splitlines(keepends=True)) == Counter(lines)

@@ -133,6 +133,24 @@ def test_rows_after_the_checkpoint_are_cut_when_a_killed_run_goes_on(run: Run) -
     assert [row[0] for row in rows(folder, "step")] == ["1", "2", "3", "4", "5", "6"]
 
 
+def test_a_new_run_in_the_folder_of_an_old_one_is_refused_and_writes_nothing(run: Run) -> None:
+    _, folder = run()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match="resume="):
+        run()
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_later_checkpoints_do_not_crowd_out_those_of_a_run_that_went_back(run: Run) -> None:
+    same = {"checkpoint.every_steps": 1, "checkpoint.keep": 2}
+    _, folder = run(same | {"checkpoint.keep": 9})
+    last = folder / "checkpoints" / "last.ckpt"
+    last.write_bytes((folder / "checkpoints" / "step_00000002.ckpt").read_bytes())
+    run(same | {"resume": "last", "trainer.max_steps": 4})
+    assert checkpoint(folder)["global_step"] == 4
+    assert {path.name for path in last.parent.glob("step_*")} == {"step_00000003.ckpt", "step_00000004.ckpt"}
+
+
 def test_16_mixed_is_refused_on_a_cpu(run: Run) -> None:
     with pytest.raises(UserError, match=r"16-mixed needs a GPU"):
         run({"trainer.precision": "16-mixed"})
