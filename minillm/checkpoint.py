@@ -81,15 +81,14 @@ def link(path: Path, name: Path) -> None:
     os.replace(temporary, name)
 
 
-def load(path: Path) -> dict[str, Any]:
-    """A checkpoint's content on the CPU, plain data and tensors only. Raises UserError where there is none."""
+def resumable_step(path: Path, config: Config) -> int:
+    """The step that the checkpoint was written after. Raises UserError, naming the field, if `config` does not fit it.
+
+    A vocabulary size that `config` leaves open is the tokenizer's: pass the config again when that is known.
+    """
     if not path.exists():
         raise UserError(f"{path} does not exist: resume= needs a run's folder with checkpoints/last.ckpt")
-    return torch.load(path, map_location="cpu", weights_only=True)
-
-
-def check_resumable(checkpoint: dict[str, Any], config: Config) -> int:
-    """The step that the checkpoint was written after. Raises UserError, naming the field, if `config` does not fit."""
+    checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)  # no tensor of it is read
     old, new = checkpoint["config"], config.model_dump(mode="json")
     for section, fields in (
         ("model", set(new["model"]) - {"name", "residual_dtype", "init_std"}),
@@ -98,11 +97,11 @@ def check_resumable(checkpoint: dict[str, Any], config: Config) -> int:
     ):
         for field in sorted(fields):
             before, now = old[section].get(field), new[section][field]
-            if before != now:
+            if before != now and (field, now) != ("vocab_size", None):
                 raise UserError(
                     f"{section}.{field}={now}, but the run to resume has {before}: leave it, or start a new run"
                 )
-    step = checkpoint["global_step"]
+    step: int = checkpoint["global_step"]
     if step >= config.trainer.max_steps:
         raise UserError(
             f"the run has already taken its {step} steps: type trainer.max_steps={2 * step} (or any more) to go on"

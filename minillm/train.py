@@ -33,7 +33,10 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
     Returns what `summary.json` holds, which is written for a run that fails, too. Raises UserError for bad input.
     """
     hardware.check(config)
-    if not config.resume and (folder / "checkpoints" / "last.ckpt").exists():
+    last = folder / "checkpoints" / "last.ckpt"
+    if config.resume:
+        checkpoint.resumable_step(last, config)
+    elif last.exists():
         raise UserError(
             f"{folder} already holds a run: type resume={folder} to go on with it, or choose another folder"
         )
@@ -57,11 +60,10 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
 def run(config: Config, folder: Path, known: dict[str, Any]) -> dict[str, Any]:
     """Everything between the checks and the summary; returns the summary's part that it knows."""
     quiet_lightning()
-    resumed = checkpoint.load(folder / "checkpoints" / "last.ckpt") if config.resume else None
     corpus = prepare_corpus(config)
     config = with_vocabulary(config, corpus.vocab_size)
-    start_step = checkpoint.check_resumable(resumed, config) if resumed else 0
-    del resumed  # Lightning loads its own
+    last = folder / "checkpoints" / "last.ckpt"
+    start_step = checkpoint.resumable_step(last, config) if config.resume else 0
 
     module = build_module(config, corpus)
     parameters = sum(p.numel() for p in module.model.parameters())
@@ -96,7 +98,6 @@ def run(config: Config, folder: Path, known: dict[str, Any]) -> dict[str, Any]:
         num_workers=config.data.num_workers,
         pin_memory=gpu,
     )
-    last = folder / "checkpoints" / "last.ckpt"
     trainer.fit(module, data, ckpt_path=last if start_step else None, weights_only=True)
     if trainer.global_step == start_step:
         raise UserError("no step was taken: nothing was trained")

@@ -114,13 +114,15 @@ def test_the_newest_checkpoints_are_kept_and_last_and_best_are_whole(run: Run) -
 
 
 def test_resuming_a_finished_run_or_another_shape_is_refused_naming_the_field(run: Run) -> None:
-    run()
+    _, folder = run()
+    finished = (folder / "summary.json").read_text()
     with pytest.raises(UserError, match=r"trainer\.max_steps=12"):
         run({"resume": "last"})
     with pytest.raises(UserError, match=r"model\.hidden_size=64.* has 32"):
         run({"resume": "last", "model.hidden_size": 64, "trainer.max_steps": 9})
     with pytest.raises(UserError, match=r"does not exist"):
         run({"resume": "last"}, name="elsewhere")
+    assert (folder / "summary.json").read_text() == finished
 
 
 def test_rows_after_the_checkpoint_are_cut_when_a_killed_run_goes_on(run: Run) -> None:
