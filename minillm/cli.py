@@ -70,14 +70,14 @@ def run_jobs(values: DictConfig) -> None:
         values.logger.group = folder.parent.name  # the sweep's
     config = validate(plain(values))
     stored = folder / "config.yaml"
-    before = stored.read_bytes() if config.resume else None
+    before = stored.read_bytes() if stored.exists() else None
     OmegaConf.save(config.model_dump(), stored)
     from minillm.train import train
 
     try:
         train(config, folder)
     except UserError as error:
-        if before is not None:  # what its checkpoint refuses is not the run's configuration
+        if before is not None:  # what a run that is there refuses is not its configuration
             stored.write_bytes(before)
         fail(error, status=1)
 

@@ -66,3 +66,12 @@ def test_a_run_goes_on_with_another_norm(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(tmp_path / "first")
     assert OmegaConf.load(tmp_path / "first" / "config.yaml").norm.name == "torch"
+
+
+def test_a_refused_new_run_leaves_the_old_runs_folder_as_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert train(f"{SMALL} hydra.run.dir={folder}", tmp_path).returncode == 0
+    before = {file.name: file.read_bytes() for file in folder.glob("*.*")}
+    again = train(f"{SMALL} optim.lr=0.5 hydra.run.dir={folder}", tmp_path)
+    assert (again.returncode, again.stderr.count("error: ")) == (1, 1)
+    assert {file.name: file.read_bytes() for file in folder.glob("*.*")} == before
