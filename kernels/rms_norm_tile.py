@@ -40,7 +40,7 @@ def rms_norm_forward(
     y_ptr,
     stream_ptr,
     rstd_ptr,
-    x_stride,  # in units of ALIGN elements
+    x_stride,  # in units of ALIGN elements; times an int64 first: it may pass 2^31
     residual_stride,
     M,
     N: tl.constexpr,
@@ -56,10 +56,10 @@ def rms_norm_forward(
     columns = tl.arange(0, BLOCK_N)
     mask = tile_mask(rows, columns, M, N, BLOCK_N)
     scale = load_scale(weight_ptr, columns, N, offset, HAS_WEIGHT)
-    x = tl.load(x_ptr + rows[:, None] * (x_stride * ALIGN) + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + rows[:, None] * x_stride * ALIGN + columns[None, :], mask=mask, other=0.0).to(tl.float32)
     if HAS_RESIDUAL:
         residual = tl.load(
-            residual_ptr + rows[:, None] * (residual_stride * ALIGN) + columns[None, :], mask=mask, other=0.0
+            residual_ptr + rows[:, None] * residual_stride * ALIGN + columns[None, :], mask=mask, other=0.0
         )
         stream = (x + residual.to(tl.float32)).to(stream_ptr.dtype.element_ty)
         tl.store(stream_ptr + rows[:, None] * N + columns[None, :], stream, mask=mask)
@@ -71,12 +71,14 @@ def rms_norm_forward(
 
 
 @triton.jit
-def load_tile(ptr, rows, stride, M, N: tl.constexpr, BLOCK_N: tl.constexpr, PIECES: tl.constexpr):
+def load_tile(ptr, rows, stride, M, N: tl.constexpr, ALIGN: tl.constexpr, BLOCK_N: tl.constexpr, PIECES: tl.constexpr):
     tile = ()
     for i in tl.static_range(PIECES):
         columns = i * BLOCK_N + tl.arange(0, BLOCK_N)
         mask = tile_mask(rows, columns, M, N, PIECES * BLOCK_N)
-        tile = tile + (tl.load(ptr + rows[:, None] * stride + columns[None, :], mask=mask, other=0.0).to(tl.float32),)
+        tile = tile + (
+            tl.load(ptr + rows[:, None] * stride * ALIGN + columns[None, :], mask=mask, other=0.0).to(tl.float32),
+        )
     return tile
 
 
@@ -117,10 +119,10 @@ def rms_norm_backward(
     for first in tl.range(tl.program_id(0) * BLOCK_M, M, step, num_stages=STAGES):
         rows = tl.cast(first, tl.int64) + tl.arange(0, BLOCK_M)  # int64: rows x stride passes 2^31
         rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)[:, None]
-        dy = load_tile(dy_ptr, rows, dy_stride * ALIGN, M, N, BLOCK_N, PIECES)
-        x = load_tile(x_ptr, rows, x_stride * ALIGN, M, N, BLOCK_N, PIECES)
+        dy = load_tile(dy_ptr, rows, dy_stride, M, N, ALIGN, BLOCK_N, PIECES)
+        x = load_tile(x_ptr, rows, x_stride, M, N, ALIGN, BLOCK_N, PIECES)
         if HAS_DSTREAM:
-            dstream = load_tile(dstream_ptr, rows, dstream_stride * ALIGN, M, N, BLOCK_N, PIECES)
+            dstream = load_tile(dstream_ptr, rows, dstream_stride, M, N, ALIGN, BLOCK_N, PIECES)
 
         # dweight first: then only dy and x, not their product, live through the reduction
         dot = tl.zeros((BLOCK_M,), tl.float32)

@@ -28,7 +28,7 @@ def rms_norm_forward_wide(
     y_ptr,
     stream_ptr,
     rstd_ptr,
-    x_stride,  # in units of ALIGN elements
+    x_stride,  # in units of ALIGN elements; times an int64 first: it may pass 2^31
     residual_stride,
     M,
     N: tl.constexpr,
@@ -42,8 +42,8 @@ def rms_norm_forward_wide(
     for first in tl.range(tl.program_id(0), M, tl.num_programs(0)):
         row = tl.cast(first, tl.int64)
         x_row, residual_row, stream_row = (
-            x_ptr + row * (x_stride * ALIGN),
-            residual_ptr + row * (residual_stride * ALIGN),
+            x_ptr + row * x_stride * ALIGN,
+            residual_ptr + row * residual_stride * ALIGN,
             stream_ptr + row * N,
         )
         square = tl.zeros((BLOCK_N,), tl.float32)
@@ -82,8 +82,8 @@ def rms_norm_backward_statistics(
     dot = tl.zeros((BLOCK_N,), tl.float32)
     for start in tl.range(0, N, BLOCK_N):
         columns = start + tl.arange(0, BLOCK_N)
-        dy = tl.load(dy_ptr + row * (dy_stride * ALIGN) + columns, mask=columns < N, other=0.0).to(tl.float32)
-        x = tl.load(x_ptr + row * (x_stride * ALIGN) + columns, mask=columns < N, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + row * dy_stride * ALIGN + columns, mask=columns < N, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + row * x_stride * ALIGN + columns, mask=columns < N, other=0.0).to(tl.float32)
         dot += dy * x * load_scale(weight_ptr, columns, N, offset, HAS_WEIGHT)
     tl.store(mean_dot_ptr + row, tl.sum(dot, 0) * tl.load(rstd_ptr + row) / N)
 
@@ -124,14 +124,12 @@ def rms_norm_backward_strips(
         mask = (rows < M)[:, None] & (columns < N)[None, :]
         rstd = tl.load(rstd_ptr + rows, mask=rows < M, other=0.0)[:, None]
         mean_dot = tl.load(mean_dot_ptr + rows, mask=rows < M, other=0.0)[:, None]
-        dy = tl.load(dy_ptr + rows[:, None] * (dy_stride * ALIGN) + columns[None, :], mask=mask, other=0.0).to(
-            tl.float32
-        )
-        x = tl.load(x_ptr + rows[:, None] * (x_stride * ALIGN) + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + rows[:, None] * dy_stride * ALIGN + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+        x = tl.load(x_ptr + rows[:, None] * x_stride * ALIGN + columns[None, :], mask=mask, other=0.0).to(tl.float32)
         dweight += dy * (x * rstd)
         dx = rstd * (dy * scale - x * (rstd * mean_dot))
         if HAS_DSTREAM:
-            offsets = rows[:, None] * (dstream_stride * ALIGN) + columns[None, :]
+            offsets = rows[:, None] * dstream_stride * ALIGN + columns[None, :]
             dx += tl.load(dstream_ptr + offsets, mask=mask, other=0.0).to(tl.float32)
         offsets = rows[:, None] * N + columns[None, :]
         if NEEDS_DX:
