@@ -1,7 +1,7 @@
 """AdamW for one parameter as one kernel, storing bf16 by stochastic rounding so that no update is lost.
 
 Bytes a parameter: 14 in bf16 (p, m, v, g read; p, m, v written), 28 in fp32, and nothing else. Its specification in
-plain PyTorch, and what the rounding is for, are in `minillm/optim_bf16.py`.
+plain PyTorch, and what the rounding is for, are in `adamw_reference.py`.
 """
 
 import torch

@@ -2,9 +2,7 @@
 
 from minillm.config import ModelConfig
 
-CONVENTION = (
-    "6 N_matmul + 6 L d_attn T a token, causal attention at half, lm_head counted when tied, against dense bf16"
-)
+CONVENTION = "6 N + 6 L d T FLOPs a token, causal attention at half, against the dense bf16 peak"
 
 
 def matmul_parameters(model: ModelConfig) -> int:

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from minillm.flops import CONVENTION
+
 KEYS = (
     "status", "error", "steps", "tokens", "train_loss", "val_loss", "val_bits_per_byte", "unigram_bits_per_byte",
     "tokens_per_sec", "step_ms", "mfu", "model_flops_per_token", "peak_flops", "data_wait_ms", "gpu_idle_share",
@@ -41,7 +43,7 @@ def table(summary: dict[str, Any]) -> str:
         ("tokens/s", shown("{:,.0f}", get("tokens_per_sec"), "" if get("timings_valid") else INTERPRETED)),
         ("step", step_ms and "{median:.1f} ms (p10 {p10:.1f}, p90 {p90:.1f})".format(**step_ms)),
         ("waiting for data", shown("{:.2f} ms a step", get("data_wait_ms"))),
-        ("MFU", shown("{:.1%} of the dense bf16 peak", get("mfu"))),
+        ("MFU", shown("{:.1%}", get("mfu"), f" ({CONVENTION})")),
         ("GPU idle", shown("{:.0%}", get("gpu_idle_share"))),
         ("peak memory", shown("{:.2f} GiB allocated", get("peak_allocated_gib"))),
     ]
