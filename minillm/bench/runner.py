@@ -1,5 +1,6 @@
 """The benchmark's run: every case checked, then every implementation of it timed in turns."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -55,7 +56,7 @@ class Results:
     implementations: dict[str, Implementation]
     rows: list[Row] = field(default_factory=list)
     roof: Roof | None = None
-    host: dict[str, Summary] = field(default_factory=dict)  # microseconds a call, forward + backward
+    host: dict[str, dict[str, Summary]] = field(default_factory=dict)  # "eager", "torch.compile" -> microseconds a call
     notes: list[str] = field(default_factory=list)
 
 
@@ -195,8 +196,11 @@ def memory(function: Function, inputs: Inputs) -> dict[str, tuple[int, int]]:
     return {"forward": forward, "backward": extra_bytes(backward(inputs), function(*inputs.tensors))}
 
 
-def time_host(op: Op, case: Case, functions: Mapping[str, Function], device: torch.device) -> dict[str, Summary]:
-    """Host time of forward + backward on a few rows, where the device's own time is nothing."""
+def time_host(
+    op: Op, case: Case, functions: Mapping[str, Function], device: torch.device
+) -> dict[str, dict[str, Summary]]:
+    """Host time of forward + backward on a few rows, where the device's own time is nothing: called as it is, and as
+    the one operator of a compiled function. What cannot be compiled whole is left out there."""
     inputs = op.draw(replace(case, rows=HOST_ROWS), device)
 
     def measure(function: Function) -> Callable[[], float]:
@@ -207,7 +211,15 @@ def time_host(op: Op, case: Case, functions: Mapping[str, Function], device: tor
             once()
         return lambda: host_microseconds(once)
 
-    return interleave({name: measure(function) for name, function in functions.items()}, HOST_ROUNDS, seed=0)
+    eager = {name: measure(function) for name, function in functions.items()}
+    compiled: dict[str, Callable[[], float]] = {}
+    for name, function in functions.items():
+        with contextlib.suppress(Exception):  # the compiler's, of many kinds
+            compiled[name] = measure(torch.compile(function, fullgraph=True, dynamic=False))
+    return {
+        "eager": interleave(eager, HOST_ROUNDS, seed=0),
+        "torch.compile": interleave(compiled, HOST_ROUNDS, seed=0),
+    }
 
 
 def line(case: Case, rows: list[Row]) -> str:
