@@ -55,7 +55,6 @@ def rms_norm_forward(
     rows = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.arange(0, BLOCK_N)
     mask = tile_mask(rows, columns, M, N, BLOCK_N)
-    scale = load_scale(weight_ptr, columns, N, offset, HAS_WEIGHT)
     x = tl.load(x_ptr + rows[:, None] * x_stride * ALIGN + columns[None, :], mask=mask, other=0.0).to(tl.float32)
     if HAS_RESIDUAL:
         residual = tl.load(
@@ -64,8 +63,9 @@ def rms_norm_forward(
         stream = (x + residual.to(tl.float32)).to(stream_ptr.dtype.element_ty)
         tl.store(stream_ptr + rows[:, None] * N + columns[None, :], stream, mask=mask)
         x = stream.to(tl.float32)  # what is normalised is what the next layer will read: the rounded stream
+    scale = load_scale(weight_ptr, columns[None, :], N, offset, HAS_WEIGHT)
     rstd = rsqrt(tl.sum(x * x, 1) / N + eps)
-    y = x * rstd[:, None] * scale[None, :]
+    y = x * rstd[:, None] * scale
     tl.store(y_ptr + rows[:, None] * N + columns[None, :], y.to(y_ptr.dtype.element_ty), mask=mask)
     tl.store(rstd_ptr + rows, rstd, mask=rows < M)
 
@@ -150,15 +150,3 @@ def rms_norm_backward(
         for i in tl.static_range(PIECES):
             columns = i * BLOCK_N + tl.arange(0, BLOCK_N)
             tl.store(dweight_ptr + tl.program_id(0) * N + columns, tl.sum(dweight[i], 0), mask=columns < N)
-
-
-@triton.jit
-def sum_parts(parts_ptr, sum_ptr, P: tl.constexpr, N: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
-    """parts (P, N) fp32 -> sum over P, in a fixed order, in the dtype of sum_ptr."""
-    columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    total = tl.zeros((BLOCK_P, BLOCK_N), tl.float32)
-    for first in tl.range(0, P, BLOCK_P):
-        parts = first + tl.arange(0, BLOCK_P)
-        mask = (parts < P)[:, None] & (columns < N)[None, :]
-        total += tl.load(parts_ptr + parts[:, None] * N + columns[None, :], mask=mask, other=0.0)
-    tl.store(sum_ptr + columns, tl.sum(total, 0).to(sum_ptr.dtype.element_ty), mask=columns < N)

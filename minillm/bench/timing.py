@@ -76,11 +76,16 @@ class DeviceClock:
         return milliseconds, hidden
 
 
+HOST_CALLS = 20
+
+
 def host_microseconds(call: Callable[[], object]) -> float:
-    """Wall-clock time of one call, whose work must be so small that the device never makes the host wait."""
+    """Wall-clock time of a call, one of HOST_CALLS in a row: warm caches, as in a loop over layers.
+
+    Its work must be so small that the device never makes the host wait.
+    """
     torch.cuda.synchronize()
     start = time.perf_counter()
-    result = call()
-    elapsed = time.perf_counter() - start
-    del result
-    return 1e6 * elapsed
+    for _ in range(HOST_CALLS):
+        call()
+    return 1e6 * (time.perf_counter() - start) / HOST_CALLS

@@ -90,7 +90,8 @@ def test_the_kernel_is_its_specification(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     start = [torch.randn(100_003, device="cuda", dtype=dtype) for _ in range(4)]
     start[3].abs_()
-    scalars = torch.tensor([1e-3, 0.9, 0.95, 1e-8, 0.1, 0.19, 0.0975], device="cuda")
+    # No round betas: with 0.9 the mean of two bf16 numbers is often a tie, which rounding in fp32 breaks either way.
+    scalars = torch.tensor([1e-3, 0.8973, 0.9531, 1e-8, 0.1, 0.19, 0.0975], device="cuda")
     zero, key = torch.zeros((), device="cuda"), torch.tensor(0xFEDCBA98, device="cuda")
     results = []
     for step in (adamw_reference.adamw_stochastic, kernels.adamw_stochastic):
