@@ -15,6 +15,10 @@ MAX_BLOCK_SIZE = 65536  # widest row of rms_norm_simple: one block, and a block'
 
 if AVAILABLE:
     from kernels.adamw import adamw_stochastic as adamw_stochastic
+    from kernels.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
     from kernels.rms_norm import add_rms_norm as add_rms_norm
     from kernels.rms_norm import rms_norm as rms_norm
     from kernels.rms_norm_simple import rms_norm_simple as rms_norm_simple
+    from kernels.rotary import rotary as rotary
+    from kernels.swiglu import swiglu as swiglu
+    from kernels.swiglu import swiglu_linear as swiglu_linear

@@ -6,10 +6,11 @@ bandwidth (4.16 TB/s) measured in the same run. A tile is BLOCK_M rows x (PIECES
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from triton import next_power_of_2
+from triton import cdiv, next_power_of_2
 
-from kernels.operator import INTERPRETED
+from kernels.operator import INTERPRETED, alignment
 
 INTERPRETED_TILE = 2**19  # elements; a program costs about a millisecond there, so each gets many rows
 
@@ -96,6 +97,7 @@ def interpreted_rows(N: int, rows: int) -> int:
     return max(1, min(next_power_of_2(rows), INTERPRETED_TILE // next_power_of_2(N)))
 
 
+@lru_cache
 def forward(N: int, rows: int, fused_add: bool) -> Rows | Chunks:
     """Shape of the forward kernel for rows of N elements. `rows` matters in the interpreter only."""
     width = next_power_of_2(N)
@@ -134,6 +136,7 @@ THREE_BLOCKS = {  # backward in 16 bits, by block_n; the fraction of the roof, a
 }
 
 
+@lru_cache
 def backward(N: int, rows: int, input_bytes: int, fused_add: bool, shared_memory: int) -> PersistentRows | Strips:
     """Shape of the backward kernel for rows of N elements.
 
@@ -165,11 +168,6 @@ def backward(N: int, rows: int, input_bytes: int, fused_add: bool, shared_memory
     return fit(shape, input_bytes, shared_memory)
 
 
-def sum_parts(N: int) -> tuple[int, int]:
-    """(parts, columns) of a tile of the kernel that sums the parts of dweight."""
-    return (4, next_power_of_2(N)) if INTERPRETED else (64, 64)
-
-
 def fit(shape: PersistentRows, input_bytes: int, shared_memory: int) -> PersistentRows:
     """No tiles in flight where they do not fit in shared memory; twice the programs hide the latency instead (8192 wide
     with an fp32 stream .99; one tile in flight is worse than none: .85)."""
@@ -178,3 +176,72 @@ def fit(shape: PersistentRows, input_bytes: int, shared_memory: int) -> Persiste
     if shape.programs_per_sm * (tiles + scratch) <= shared_memory:
         return shape
     return replace(shape, num_stages=1, programs_per_sm=2)
+
+
+LOGITS_BYTES = 384 * 2**20  # of one chunk: with 16384 x 2048 x 128256 in bf16 all extra memory stays below 1.5 GiB
+
+
+def chunk_tokens(tokens: int, token_bytes: int) -> int:
+    """Tokens of a chunk of linear_cross_entropy, whose logits take `token_bytes` each: as few chunks as LOGITS_BYTES
+    allows, of one size but the last, in multiples of 128 (a matmul's tile)."""
+    tiles = cdiv(tokens, 128)
+    chunks = cdiv(tiles, max(1, LOGITS_BYTES // (128 * token_bytes)))
+    return min(tokens, 128 * cdiv(tiles, chunks)) if tokens else 1
+
+
+def cross_entropy(V: int, rows: int) -> Rows:
+    """Shape of the kernel that walks along rows of V logits in blocks of block_n. `rows` matters in the interpreter.
+
+    16 elements a thread. The wider the row, the fewer are in flight on an SM, so that the second reading finds them in
+    L2: 132 rows of 128256 in bf16 are 34 MB, one 32-warp program an SM.
+    """
+    if INTERPRETED:
+        block_n = min(next_power_of_2(V), 4096)
+        return Rows(interpreted_rows(block_n, rows), block_n, 4)
+    num_warps = 32 if V > 65536 else 16 if V > 32768 else 8
+    return Rows(1, 512 * num_warps, num_warps)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One program a tile of rows and columns, with nothing to carry from one to the next."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+
+    def programs(self, M: int, N: int) -> int:
+        return cdiv(M, self.block_m) * cdiv(N, self.block_n)
+
+    def constants(self) -> dict[str, int]:
+        return {"BLOCK_M": self.block_m, "BLOCK_N": self.block_n, "num_warps": self.num_warps}
+
+
+def swiglu(M: int, N: int) -> Tile:
+    """Shape of both SwiGLU kernels for M rows of N outputs, 16 of them a thread. M matters in the interpreter only."""
+    block_n = next_power_of_2(N) if INTERPRETED else min(next_power_of_2(N), 1024)
+    return Tile(interpreted_rows(N, M) if INTERPRETED else min(2048 // block_n, 64), block_n, 4)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """One program a tile of heads of some tokens of one sequence."""
+
+    block_t: int
+    block_h: int
+    block_d: int  # of half a head
+    num_warps: int
+
+    def programs(self, B: int, T: int, H: int, K: int) -> int:
+        return B * cdiv(T, self.block_t) * (cdiv(H, self.block_h) + 2 * cdiv(K, self.block_h))
+
+    def constants(self) -> dict[str, int]:
+        return {"BLOCK_T": self.block_t, "BLOCK_H": self.block_h, "BLOCK_D": self.block_d, "num_warps": self.num_warps}
+
+
+def rotary(T: int, H: int, K: int, D: int) -> Heads:
+    """Shape of both rotary kernels, 16 elements a thread. T matters in the interpreter only."""
+    block_d = next_power_of_2(D // 2)
+    block_h = next_power_of_2(max(H, K)) if INTERPRETED else alignment(H, K)  # divides both: no tile is partly empty
+    half = block_h * block_d
+    return Heads(interpreted_rows(half, T) if INTERPRETED else max(1, 1024 // half), block_h, block_d, 4)

@@ -5,7 +5,8 @@ A kernel's Python side is two plain functions of tensors, forward and backward. 
 - eager: a `torch.autograd.Function` around the launch, because a registered operator costs about 250 us of host time
   more a call;
 - torch.compile: a registered `triton_op`, which Inductor sees through, so that the launch is inlined in its code;
-- torch.compile in Triton's interpreter: a registered `custom_op`, opaque, since there is no kernel to inline.
+- torch.compile in Triton's interpreter: a registered `custom_op`, opaque, since there is no kernel to inline; and so
+  on a GPU where the compiler must not look inside.
 """
 
 import math
@@ -28,15 +29,17 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 class Operator:
     """A function of tensors that launches kernels, called directly or through its registered form.
 
-    `function` is fully annotated (its schema); `outputs`, of the same parameters, allocates what it returns.
+    `function` is fully annotated (its schema); `outputs`, of the same parameters, allocates what it returns. An
+    `opaque` one is not traced through: for loops over chunks, and for memory that is written more than once.
     """
 
-    def __init__(self, name: str, function: Callable, outputs: Callable) -> None:
-        register: Any = torch.library.custom_op if INTERPRETED else torch.library.triton_op
+    def __init__(self, name: str, function: Callable, outputs: Callable, *, opaque: bool = False) -> None:
+        opaque = opaque or INTERPRETED
+        register: Any = torch.library.custom_op if opaque else torch.library.triton_op
         self.name = name
         self.direct = function
         self.registered = register(f"minillm::{name}", function, mutates_args=())
-        if INTERPRETED:
+        if opaque:
             self.registered.register_fake(outputs)  # a triton_op is traced through instead
 
 
@@ -53,8 +56,10 @@ def differentiable(forward: Operator, backward: Operator, save: Callable, gradie
 
     class Function(torch.autograd.Function):
         @staticmethod
-        def forward(*inputs: Any) -> Any:
-            return forward.direct(*inputs)
+        def forward(ctx: Any, *inputs: Any) -> Any:  # with a setup_context of its own, apply() costs 20 us more
+            output = forward.direct(*inputs)
+            setup_context(ctx, inputs, output)
+            return output
 
         @staticmethod
         def backward(ctx: Any, *grads: Tensor | None) -> Any:
@@ -64,7 +69,6 @@ def differentiable(forward: Operator, backward: Operator, save: Callable, gradie
                 )
             return gradients(backward.direct, ctx, *grads)
 
-    Function.setup_context = staticmethod(setup_context)  # type: ignore[method-assign]
     forward.registered.register_autograd(
         lambda ctx, *grads: gradients(backward.registered, ctx, *grads), setup_context=setup_context
     )
@@ -79,9 +83,7 @@ def launch(kernel: Any, grid: tuple[int, ...], device: torch.device, *arguments:
     """Launch on `device`, whatever the current one is. An empty grid launches nothing."""
     if 0 in grid:
         return
-    if (
-        type(arguments[0]) is not Tensor
-    ):  # a tracer's stand-in: record the launch (wrap_triton costs 1 ms, so only then)
+    if type(arguments[0]) is not Tensor:  # a tracer's stand-in: record the launch (that costs 1 ms, so only then)
         kernel = torch.library.wrap_triton(kernel)
     if INTERPRETED or device.index == torch.cuda.current_device():
         kernel[grid](*arguments, **constants)
@@ -127,12 +129,10 @@ def check_tensors(name: str, **tensors: Tensor | None) -> None:
     given = {key: tensor for key, tensor in tensors.items() if tensor is not None}
     for key, tensor in given.items():
         check_dtype(name, key, tensor.dtype)
-    devices = {key: tensor.device for key, tensor in given.items()}
-    if len(set(devices.values())) > 1:
-        raise ValueError(
-            f"{name}: tensors on different devices: {', '.join(f'{k} on {d}' for k, d in devices.items())}"
-        )
-    device = next(iter(devices.values()))
+    device, *others = [tensor.device for tensor in given.values()]
+    if any(other != device for other in others):
+        where = ", ".join(f"{key} on {tensor.device}" for key, tensor in given.items())
+        raise ValueError(f"{name}: tensors on different devices: {where}")
     if device.type != ("cpu" if INTERPRETED else "cuda"):
         raise ValueError(
             f"{name}: tensors on {device}, but "

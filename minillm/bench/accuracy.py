@@ -6,7 +6,7 @@ everywhere (a scale that is 1% off, a gradient of zeros), the largest error sees
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ class Finding:
 
 def evaluate(op: Op, function: Function, inputs: Inputs) -> dict[str, Tensor]:
     """Outputs and gradients by name; an input that gets no gradient at all counts as one that gets zeros."""
-    outputs = function(*inputs.tensors)
+    outputs = function(*inputs.arguments)
     gradients = torch.autograd.grad(outputs, inputs.tensors, inputs.upstream, allow_unused=True)
     known = [torch.zeros_like(t) if g is None else g for g, t in zip(gradients, inputs.tensors, strict=True)]
     return dict(zip((*op.outputs, *op.gradients), (t.detach() for t in (*outputs, *known)), strict=True))
@@ -49,7 +49,7 @@ def evaluate(op: Op, function: Function, inputs: Inputs) -> dict[str, Tensor]:
 def widened(inputs: Inputs, dtype: torch.dtype) -> Inputs:
     """The same values in another dtype, as new leaves."""
     tensors = tuple(t.detach().to(dtype).requires_grad_() for t in inputs.tensors)
-    return Inputs(tensors, tuple(u.to(dtype) for u in inputs.upstream))
+    return replace(inputs, tensors=tensors, upstream=tuple(u.to(dtype) for u in inputs.upstream))
 
 
 def rounding(dtype: torch.dtype) -> float:
@@ -59,10 +59,13 @@ def rounding(dtype: torch.dtype) -> float:
 
 def judge(op: Op, function: Function, case: Case, inputs: Inputs) -> list[Finding]:
     """A finding for each output and gradient of `function`."""
-    actual = evaluate(op, function, inputs)
     exact = evaluate(op, op.reference, widened(inputs, torch.float64))
     best = evaluate(op, op.reference, widened(inputs, torch.float32))
     terms = op.terms(inputs)
+    actual = evaluate(op, function, inputs)  # last: some overwrite what they are given
+    for name, upstream in zip(op.outputs, inputs.upstream, strict=True):
+        if actual[name].dtype != upstream.dtype:  # fewer bytes written, and allowed a larger error
+            raise ValueError(f"{name} is {actual[name].dtype}, not {upstream.dtype}")
     coarsest = max(case.dtype, case.out_dtype, key=rounding)
     # Triton's interpreter cuts bf16 off: up to a whole ulp in one element, still below half of one in the L2 sense.
     cut_off = 2 if INTERPRETED and coarsest == torch.bfloat16 else 1

@@ -32,9 +32,9 @@ class BenchConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    op: str = Field(description="the operator: rms_norm")
+    op: str = Field(description="the operator: rms_norm, rotary, swiglu or linear_cross_entropy")
     impl: Strings = Field((), description="names, or package.module:name of your own; all of them unless given")
-    width: Widths = Field((), description="elements a row; those of models, 512 to 65536, unless given")
+    width: Widths = Field((), description="elements a row (of a loss: its vocabulary); those of models unless given")
     rows: Count | None = Field(None, description="rows; as many as make 2^28 elements unless given")
     sizes: Literal["roof", "real", "both"] = Field(
         "both", description="roof: 2^28 elements, the memory's own speed; real: a training step's; or both"
@@ -68,7 +68,7 @@ class BenchConfig(BaseModel):
 
     @property
     def passes(self) -> tuple[str, ...]:
-        return ("forward", "backward") if self.direction == "both" else (self.direction,)
+        return ("forward", "backward", "forward+backward") if self.direction == "both" else (self.direction,)
 
 
 def key_of(name: str) -> str:

@@ -15,7 +15,6 @@ from minillm.bench.op import Case, Function, Implementation, Inputs, Op
 from minillm.bench.runner import brief
 
 ROWS, WIDTH = 16, 256
-ODD_WIDTHS = (1, 7, 41, 127, 513, 769, 1023, 5120)
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 Problem = str  # empty: none
 
@@ -62,7 +61,7 @@ def promises(
         case = replace(plain, dtype=dtype, out_dtype=dtype)
         yield f"{name} is as near to float64 as PyTorch", partial(accurate, case)
         yield f"{name} in, {name} out, gradients too", partial(same_dtypes, op, implementation, case, device)
-    for width in ODD_WIDTHS:
+    for width in op.odd_widths:
         yield f"width {width}", partial(accurate, replace(plain, width=width))
     yield "float32 in, bfloat16 out", lambda: accurate(replace(plain, out_dtype=torch.bfloat16))
     yield "rows with gaps between them", lambda: accurate(plain, padded)
@@ -115,7 +114,9 @@ def padded(inputs: Inputs) -> Inputs:
     def pad(t: Tensor) -> Tensor:
         return torch.nn.functional.pad(t.detach(), (0, 8), value=torch.nan)[..., :-8] if t.dim() > 1 else t.detach()
 
-    return Inputs(tuple(leaf(pad(t)) for t in inputs.tensors), tuple(pad(u) for u in inputs.upstream))
+    return replace(
+        inputs, tensors=tuple(leaf(pad(t)) for t in inputs.tensors), upstream=tuple(map(pad, inputs.upstream))
+    )
 
 
 def transposed(inputs: Inputs) -> Inputs:
@@ -124,15 +125,17 @@ def transposed(inputs: Inputs) -> Inputs:
     def turn(t: Tensor) -> Tensor:
         return t.detach().t().contiguous().t() if t.dim() > 1 else t.detach()
 
-    return Inputs(tuple(leaf(turn(t)) for t in inputs.tensors), tuple(turn(u) for u in inputs.upstream))
+    return replace(
+        inputs, tensors=tuple(leaf(turn(t)) for t in inputs.tensors), upstream=tuple(map(turn, inputs.upstream))
+    )
 
 
 def expanded(inputs: Inputs) -> Inputs:
     """What autograd hands on from a sum: one element seen everywhere."""
-    return Inputs(inputs.tensors, tuple(u.new_ones(()).expand_as(u) for u in inputs.upstream))
+    return replace(inputs, upstream=tuple(u.new_ones(()).expand_as(u) for u in inputs.upstream))
 
 
 def filled(inputs: Inputs, value: float) -> Inputs:
     """The activations all of one value, the weight as it was."""
     tensors = (torch.full_like(t, value) if t.dim() > 1 else t for t in inputs.tensors)
-    return Inputs(tuple(leaf(t) for t in tensors), inputs.upstream)
+    return replace(inputs, tensors=tuple(leaf(t) for t in tensors))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 Function = Callable[..., tuple[Tensor, ...]]  # the operator's inputs, in order -> its outputs, in order
+ODD_WIDTHS = (1, 7, 41, 127, 513, 769, 1023, 5120)  # of rows that may have any
 Role = Literal["ours", "peer", "study"]  # the verdict sets ours against the best peer; a study is only shown
 
 
@@ -20,10 +21,12 @@ class Case:
     dtype: torch.dtype
     out_dtype: torch.dtype
     real: bool = False
+    inner: int = 0  # elements that a matmul sums up, of an operator with one: (rows, inner) @ (inner, width)
 
     @property
     def label(self) -> str:
-        return f"{self.rows} x {self.width}" if self.real else str(self.width)
+        width = f"{self.inner} x {self.width}" if self.inner else str(self.width)
+        return f"{self.rows} x {width}" if self.real else width
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,11 @@ class Inputs:
 
     tensors: tuple[Tensor, ...]
     upstream: tuple[Tensor, ...]
+    constants: tuple[Tensor, ...] = ()  # inputs after those, without a gradient: targets, tables
+
+    @property
+    def arguments(self) -> tuple[Tensor, ...]:
+        return (*self.tensors, *self.constants)
 
 
 @dataclass(frozen=True)
@@ -47,7 +55,8 @@ class Op(Protocol):
     """One operator, as `rms_norm.RMSNorm` is one."""
 
     outputs: tuple[str, ...]  # names, as in ("y",)
-    gradients: tuple[str, ...]  # one for each input, as in ("dX", "dW")
+    gradients: tuple[str, ...]  # one for each of Inputs.tensors, as in ("dX", "dW")
+    odd_widths: tuple[int, ...]  # that conformance tries: no powers of two
     peak_bytes_an_element: int  # device memory that the hungriest implementation takes, for an element of the case
 
     def implementations(self) -> dict[str, Implementation]:
@@ -69,4 +78,5 @@ class Op(Protocol):
         """Of a gradient that is a small difference of large terms: the terms, whose rounding no kernel can avoid."""
 
     def traffic(self, case: Case) -> dict[str, int]:
-        """Bytes that "forward" and "backward" have to move: each tensor read or written once, by its own dtype."""
+        """Bytes that "forward" and "backward" have to move: each tensor read or written once, by its own dtype. Only
+        "forward+backward", where one implementation does in forward what another does in backward."""

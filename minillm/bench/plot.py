@@ -7,7 +7,7 @@ from minillm.bench.runner import Results
 
 def save_plot(path: Path, results: Results) -> str:
     """Write the PNG. Returns a sentence if that could not be, else ""."""
-    directions = [d for d in ("forward", "backward") if any(d in row.passes for row in results.rows)]
+    directions = results.passes
     rows = [row for row in results.rows if not row.case.real] or results.rows
     if not directions:
         return ""  # nothing was timed

@@ -48,7 +48,7 @@ def markdown(results: Results, command: str, environment: dict[str, Any]) -> str
     if results.roof is None:
         parts.append(checked_table(results))
     else:
-        parts += [share_table(results, direction) for direction in ("forward", "backward")]
+        parts += [share_table(results, direction) for direction in results.passes]
         parts += [timed_table(results), host_table(results)]
     remarks = dict.fromkeys(
         f"- {'' if row.status == 'missing' else row.case.label + ' '}{row.name} is {row.status}: {row.note}"
@@ -74,8 +74,6 @@ def table(header: list[str], lines: list[list[str]]) -> str:
 def share_table(results: Results, direction: str) -> str:
     """Fractions of the copy roof: a line an implementation, a column a case."""
     cases = by_case(results.rows)
-    if not any(direction in row.passes for row in results.rows):
-        return ""
 
     def cell(row: Row) -> str:
         if direction not in row.passes:
@@ -130,7 +128,8 @@ def checked_table(results: Results) -> str:
         traffic = results.op.traffic(row.case)
         counted = [f"{count / 2**20:.1f}" for count in traffic.values()]
         lines.append([row.case.label, row.name, row.status, errors or "-", *counted])
-    header = ["case", "implementation", "status", "relative L2 error", "MiB forward", "MiB backward"]
+    directions = [f"MiB {direction}" for direction in results.op.traffic(results.rows[0].case)]
+    header = ["case", "implementation", "status", "relative L2 error", *directions]
     return "## Checked, not timed\n\n" + table(header, lines)
 
 

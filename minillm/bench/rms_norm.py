@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import kernels
 from kernels import reference
 from minillm.bench.config import DTYPES, BenchConfig
-from minillm.bench.op import Case, Function, Implementation, Inputs, Role
+from minillm.bench.op import ODD_WIDTHS, Case, Function, Implementation, Inputs, Role
 from minillm.bench.peers import add_rms_norm_peers, rms_norm_peers
 from minillm.layers import norm
 
@@ -34,6 +34,7 @@ class RMSNorm:
         self.residual = config.residual
         self.outputs: tuple[str, ...] = ("y", "stream") if self.residual else ("y",)
         self.gradients: tuple[str, ...] = ("dX", "dR", "dW") if self.residual else ("dX", "dW")
+        self.odd_widths: tuple[int, ...] = ODD_WIDTHS
         self.peak_bytes_an_element = 80 if self.residual else 56  # eager: five tensors in fp32 kept, three on the way
 
     def implementations(self) -> dict[str, Implementation]:

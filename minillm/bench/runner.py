@@ -8,19 +8,28 @@ import torch
 
 from minillm.bench.accuracy import Finding, judge
 from minillm.bench.config import BenchConfig
+from minillm.bench.linear_cross_entropy import LinearCrossEntropy
 from minillm.bench.op import Case, Function, Implementation, Inputs, Op
+from minillm.bench.passes import calls, forward_and_backward, memory
 from minillm.bench.rms_norm import RMSNorm
-from minillm.bench.roofs import Roof, copy_roof, extra_bytes, fit, free_bytes
+from minillm.bench.roofs import Roof, copy_roof, fit, free_bytes
+from minillm.bench.rotary import Rotary
+from minillm.bench.swiglu import SwiGLU
 from minillm.bench.timing import DeviceClock, Summary, host_microseconds, interleave
 from minillm.errors import UserError
 from minillm.hardware import why_no_gpu
 
-OPS: dict[str, Callable[[BenchConfig], Op]] = {"rms_norm": RMSNorm}
+OPS: dict[str, Callable[[BenchConfig], Op]] = {
+    "rms_norm": RMSNorm,
+    "rotary": Rotary,
+    "swiglu": SwiGLU,
+    "linear_cross_entropy": LinearCrossEntropy,
+}
 
 CHECKED_ELEMENTS = {"cuda": 2**22, "cpu": 2**15}  # float64 costs memory, Triton's interpreter time
 ROUNDS = 50
 WARM_UP = 3
-HOST_ROUNDS, HOST_WARM_UP, HOST_ROWS = 400, 50, 8
+HOST_ROUNDS, HOST_WARM_UP, HOST_ROWS = 40, 50, 8
 MEMORY_SHARE = 0.9  # of what is free
 
 
@@ -58,6 +67,11 @@ class Results:
     roof: Roof | None = None
     host: dict[str, dict[str, Summary]] = field(default_factory=dict)  # "eager", "torch.compile" -> microseconds a call
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def passes(self) -> list[str]:
+        """The passes that were timed, in the operator's order."""
+        return list(dict.fromkeys(direction for row in self.rows for direction in row.passes))
 
 
 def make_op(config: BenchConfig) -> Op:
@@ -115,7 +129,6 @@ def check_case(results: Results, case: Case, device: torch.device) -> tuple[list
     """A row for each implementation, and those that ran, right or wrong."""
     rows, functions = [], {}
     small = replace(case, rows=max(4, min(case.rows, CHECKED_ELEMENTS[device.type] // case.width)))
-    inputs = results.op.draw(small, device)
     for name, implementation in results.implementations.items():
         row = Row(case, name, "ok")
         rows.append(row)
@@ -124,7 +137,7 @@ def check_case(results: Results, case: Case, device: torch.device) -> tuple[list
             continue
         try:
             function = implementation.build(case)
-            row.findings = judge(results.op, function, small, inputs)
+            row.findings = judge(results.op, function, small, results.op.draw(small, device))
         except Exception as error:  # somebody else's code: whatever it raises is a finding, not the end of the run
             row.status, row.note = "refused", brief(error)
             continue
@@ -151,13 +164,13 @@ def time_case(
     for name, function in functions.items():
         try:
             for _ in range(WARM_UP):
-                backward(inputs)(function(*inputs.tensors))
+                forward_and_backward(function, inputs)()
             extras[name] = memory(function, inputs)
             runnable[name] = function
         except Exception as error:  # as above; out of memory, most likely
             rows[name].status, rows[name].note = "refused", brief(error)
     traffic = op.traffic(case)
-    for direction in passes:
+    for direction in (d for d in traffic if d in passes):
         measures = {name: device_time(clock, direction, f, inputs, rows[name]) for name, f in runnable.items()}
         for name, ms in interleave(measures, ROUNDS, seed=0).items():
             gb_per_second = traffic[direction] / ms.median / 1e6
@@ -169,12 +182,8 @@ def time_case(
 def device_time(
     clock: DeviceClock, direction: str, function: Function, inputs: Inputs, row: Row
 ) -> Callable[[], float]:
-    """What takes one sample. Before a backward its forward runs anew, untimed: no graph must outlive its backward."""
-
-    def forward(_: object) -> tuple[torch.Tensor, ...]:
-        return function(*inputs.tensors)
-
-    prepare, call = (lambda: None, forward) if direction == "forward" else (lambda: forward(None), backward(inputs))
+    """What takes one sample."""
+    prepare, call = calls(function, inputs)[direction]
 
     def sample() -> float:
         ms, hidden = clock.measure(prepare, call)
@@ -185,17 +194,6 @@ def device_time(
     return sample
 
 
-def backward(inputs: Inputs) -> Callable[[tuple[torch.Tensor, ...]], tuple[torch.Tensor | None, ...]]:
-    """Outputs -> gradients, nothing accumulated into `.grad`."""
-    return lambda outputs: torch.autograd.grad(outputs, inputs.tensors, inputs.upstream, allow_unused=True)
-
-
-def memory(function: Function, inputs: Inputs) -> dict[str, tuple[int, int]]:
-    """(peak extra, kept extra) bytes of each pass."""
-    forward = extra_bytes(lambda _: function(*inputs.tensors), None)
-    return {"forward": forward, "backward": extra_bytes(backward(inputs), function(*inputs.tensors))}
-
-
 def time_host(
     op: Op, case: Case, functions: Mapping[str, Function], device: torch.device
 ) -> dict[str, dict[str, Summary]]:
@@ -204,9 +202,7 @@ def time_host(
     inputs = op.draw(replace(case, rows=HOST_ROWS), device)
 
     def measure(function: Function) -> Callable[[], float]:
-        def once() -> object:
-            return backward(inputs)(function(*inputs.tensors))
-
+        once = forward_and_backward(function, inputs)
         for _ in range(HOST_WARM_UP):
             once()
         return lambda: host_microseconds(once)

@@ -1,7 +1,10 @@
 """RMSNorm as the benchmark's operator: its cases and its traffic, by hand."""
 
 import pytest
+import torch
+from torch import Tensor
 
+from minillm.bench.accuracy import judge
 from minillm.bench.config import parse
 from minillm.bench.op import Case
 from minillm.bench.rms_norm import RMSNorm
@@ -50,3 +53,15 @@ def test_a_case_of_one_row_is_never_shrunk_away() -> None:
     (case,) = op("width=1024", "rows=1").cases()
     assert isinstance(case, Case)
     assert fit(case, 56, free=0)[0].rows == 1
+
+
+def test_a_result_of_a_narrower_dtype_is_no_result() -> None:
+    operator = op("residual=true", "dtype=fp32", "out_dtype=bf16", "width=64", "rows=4")
+    (case,) = operator.cases()
+
+    def narrow_stream(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        y, stream = operator.reference(x, residual, weight)
+        return y.to(case.out_dtype), stream.bfloat16()
+
+    with pytest.raises(ValueError, match=r"stream is torch\.bfloat16, not torch\.float32"):
+        judge(operator, narrow_stream, case, operator.draw(case, torch.device("cpu")))

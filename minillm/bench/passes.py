@@ -1,0 +1,39 @@
+"""The passes of an operator: what is called, timed and measured by each name."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minillm.bench.op import Function, Inputs
+from minillm.bench.roofs import extra_bytes
+
+
+def calls(function: Function, inputs: Inputs) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
+    """Pass -> (prepare, call), of which call(prepare()) is the pass. Gradients are not accumulated into `.grad`.
+
+    Before a backward its forward runs anew: no graph must outlive its backward.
+    """
+
+    def forward(_: object = None) -> tuple[Tensor, ...]:
+        return function(*inputs.arguments)
+
+    def backward(outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+        return torch.autograd.grad(outputs, inputs.tensors, inputs.upstream, allow_unused=True)
+
+    return {
+        "forward": (lambda: None, forward),
+        "backward": (forward, backward),
+        "forward+backward": (lambda: None, lambda _: backward(forward())),
+    }
+
+
+def forward_and_backward(function: Function, inputs: Inputs) -> Callable[[], object]:
+    return partial(calls(function, inputs)["forward+backward"][1], None)
+
+
+def memory(function: Function, inputs: Inputs) -> dict[str, tuple[int, int]]:
+    """(peak extra, kept extra) bytes of each pass."""
+    return {direction: extra_bytes(call, prepare()) for direction, (prepare, call) in calls(function, inputs).items()}
