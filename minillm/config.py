@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
+LAYERS = ("norm", "rope", "mlp", "loss")  # sections that name a layer's implementation
 NORMS = ("textbook", "eager", "torch", "compiled", "triton_simple", "triton")
 Precision = Literal["auto", "32-true", "16-mixed", "bf16-mixed", "bf16-true"]
 
@@ -69,6 +70,24 @@ class NormConfig(Section):
         if name not in NORMS and not re.fullmatch(r"[\w.]+:\w+", name):
             raise ValueError(f"is unknown: choose {', '.join(NORMS)}, or package.module:Name of your own")
         return name
+
+
+class RopeConfig(Section):
+    """What turns the packed projection into rotated queries and keys."""
+
+    name: Literal["eager", "triton"]
+
+
+class MLPConfig(Section):
+    """What runs the MLP from its packed branches to its output."""
+
+    name: Literal["eager", "triton"]
+
+
+class LossConfig(Section):
+    """What turns hidden states into the loss."""
+
+    name: Literal["eager", "torch", "triton"]
 
 
 class DataConfig(Section):
@@ -134,6 +153,7 @@ class TrainerConfig(Section):
     accelerator: Literal["auto", "cpu", "gpu"]
     devices: Count
     precision: Precision
+    attention: Literal["auto", "cudnn", "flash"]  # kernels of scaled_dot_product_attention; auto: the fastest
     max_steps: Count  # optimizer steps
     val_every_steps: Count
     val_batches: Count  # batches of a validation, at most
@@ -165,6 +185,9 @@ class Config(Section):
 
     model: ModelConfig
     norm: NormConfig
+    rope: RopeConfig
+    mlp: MLPConfig
+    loss: LossConfig
     data: DataConfig
     tokenizer: TokenizerConfig
     batch: BatchConfig

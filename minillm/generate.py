@@ -2,7 +2,9 @@
 
 import torch
 from torch import Tensor
+from torch.nn.attention import sdpa_kernel
 
+from minillm.attention import ANY_LENGTH
 from minillm.model import Llama
 
 
@@ -15,7 +17,7 @@ def generate(model: Llama, prompt: Tensor, new_tokens: int, temperature: float, 
     """
     generator = torch.Generator(prompt.device).manual_seed(seed)
     tokens = prompt
-    with torch.compiler.set_stance("force_eager"):
+    with torch.compiler.set_stance("force_eager"), sdpa_kernel(ANY_LENGTH, set_priority=True):
         for _ in range(new_tokens):
             logits = model.logits(model(tokens[None])[0, -1]).float()
             probabilities = torch.softmax(logits / temperature, dim=-1)

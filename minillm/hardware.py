@@ -11,9 +11,10 @@ from typing import Any, Literal
 import torch
 
 import kernels
+from minillm.attention import backend_that_runs
 from minillm.config import Config
 from minillm.errors import UserError
-from minillm.layers.norm import IMPLEMENTATIONS, build_norm
+from minillm.layers import build_layers, triton_layers
 
 # Dense bf16 matrix product with fp32 accumulation, FLOP/s, from the vendor's data sheets. The first name that the
 # device's name contains counts, so longer names come first. A device that is not here has no known peak, and no MFU.
@@ -85,20 +86,23 @@ def c_compiler() -> str | None:
 
 def check(config: Config) -> None:
     """Raise UserError for what this configuration asks and this machine has not, before any work is done."""
-    build_norm(config.norm, config.model.hidden_size, config.model.norm_eps)  # raises where it cannot be built
+    build_layers(config)  # raises where they cannot be built
     trainer, device = config.trainer, accelerator(config)
-    implementation = IMPLEMENTATIONS.get(config.norm.name)
-    triton_norm = implementation is not None and implementation.needs_triton
+    ours = triton_layers(config)
     if device == "gpu":
         if not torch.cuda.is_available():
             raise UserError(f"trainer.accelerator=gpu, but {why_no_gpu()}; without it use trainer=cpu")
         if trainer.devices > torch.cuda.device_count():
             raise UserError(f"trainer.devices={trainer.devices}, but {torch.cuda.device_count()} GPU(s) can be used")
-        builds = triton_norm or config.compile or (implementation is not None and implementation.compiled)
-        if builds and c_compiler() is None:
+        compiled = [
+            *ours,
+            *(["norm=compiled"] if config.norm.name == "compiled" else []),
+            *(["compile=true"] if config.compile else []),
+        ]
+        if compiled and c_compiler() is None:
             raise UserError(
-                f"norm={config.norm.name} compile={str(config.compile).lower()} is compiled on the GPU's first use and "
-                "needs a C compiler, and none was found: install gcc (or set CC), or use norm=torch compile=false"
+                f"{' '.join(compiled)} is compiled on the GPU's first use and needs a C compiler, and none was found: "
+                "install gcc (or set CC), or use layers=eager norm=torch compile=false"
             )
         if precision(config).startswith("bf16") and torch.cuda.get_device_capability() < (8, 0):
             raise UserError(
@@ -108,11 +112,16 @@ def check(config: Config) -> None:
     else:
         if precision(config) == "16-mixed":
             raise UserError("trainer.precision=16-mixed needs a GPU: on a CPU use 32-true, bf16-mixed or bf16-true")
-        if triton_norm and torch.cuda.is_available():
+        if ours and torch.cuda.is_available():
             raise UserError(
-                f"trainer=cpu norm={config.norm.name} beside a usable GPU: Triton compiles for the GPU here; use "
-                "norm=torch, or hide the GPU (CUDA_VISIBLE_DEVICES= ) to run the kernels in Triton's interpreter"
+                f"trainer=cpu {' '.join(ours)} beside a usable GPU: Triton compiles for the GPU here; use "
+                "layers=eager, or hide the GPU (CUDA_VISIBLE_DEVICES= ) to run the kernels in Triton's interpreter"
             )
+    if trainer.attention != "auto" and attention_backend(config) != trainer.attention:
+        raise UserError(
+            f"trainer.attention={trainer.attention} cannot run here ({device_name(device)}, {precision(config)}, head "
+            f"dimension {config.model.head_dim}): use trainer.attention=auto"
+        )
     if precision(config) == "bf16-true" and config.optim.beta2 > 0.99:
         raise UserError(
             f"optim.beta2={config.optim.beta2} with trainer.precision=bf16-true: a bf16 second moment cannot decay "
@@ -120,10 +129,17 @@ def check(config: Config) -> None:
         )
 
 
+def attention_backend(config: Config) -> str | None:
+    """The kernels that attention runs on: PyTorch's own answer for this shape, precision and device."""
+    dtypes = {"32-true": torch.float32, "16-mixed": torch.float16}
+    device = "cuda" if accelerator(config) == "gpu" else "cpu"
+    dtype = dtypes.get(precision(config), torch.bfloat16)
+    return backend_that_runs(config.trainer.attention, config.model, config.data.sequence_length, dtype, device)
+
+
 def interpreted(config: Config) -> bool:
     """Whether a layer of this run is a Triton kernel in Triton's interpreter: right results, meaningless timings."""
-    implementation = IMPLEMENTATIONS.get(config.norm.name)
-    return implementation is not None and implementation.needs_triton and kernels.operator.INTERPRETED
+    return bool(triton_layers(config)) and kernels.operator.INTERPRETED
 
 
 def device_name(kind: str) -> str:

@@ -7,10 +7,10 @@
   stream and normalises it, so that one kernel can do both
 
 Shapes: B sequences, T positions, d hidden size, H query heads, K key/value heads, D head dimension, V vocabulary.
-What is done *to* a model (compiling, precision, sharding) is in `apply.py`; nothing here knows of it.
+Which norm, rotary positions and MLP run is the caller's choice (`layers/`). What is done *to* a model (compiling,
+precision, sharding) is in `apply.py`; nothing here knows of it.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minillm.config import ModelConfig
+from minillm.layers import Layers
 
 
 @lru_cache(maxsize=8)
@@ -33,28 +34,20 @@ def rope_tables(length: int, head_dim: int, theta: float, device: torch.device) 
         return angles.cos(), angles.sin()
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs (x_i, x_{i + D/2}) by their position's angles. x (B, T, heads, D); computed in fp32."""
-    first, second = x.float().chunk(2, dim=-1)
-    cos, sin = cos[:, None, :], sin[:, None, :]  # (T, 1, D/2): the same for every head
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
-
-
 class Attention(nn.Module):
     """Causal self-attention, H query heads over K key/value heads. (B, T, d) -> (B, T, d)."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, layers: Layers) -> None:
         super().__init__()
-        self.num_heads, self.num_kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self.rope = layers.rope
+        self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
         width = config.num_heads * config.head_dim
         self.qkv = nn.Linear(config.hidden_size, width + 2 * config.num_kv_heads * config.head_dim, bias=False)
         self.out = nn.Linear(width, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # (B, T, H + 2K, D)
-        q, k, v = heads.split((self.num_heads, self.num_kv_heads, self.num_kv_heads), dim=2)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, heads, T, D)
+        q, k, v = self.rope(self.qkv(x), cos, sin, num_heads=self.num_heads, num_kv_heads=self.num_kv_heads)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, heads, T, D), views
         grouped = self.num_kv_heads != self.num_heads
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
         return self.out(y.transpose(1, 2).flatten(2))
@@ -63,25 +56,25 @@ class Attention(nn.Module):
 class MLP(nn.Module):
     """SwiGLU (Shazeer 2020): down(silu(gate) * up). (B, T, d) -> (B, T, d)."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, layers: Layers) -> None:
         super().__init__()
+        self.swiglu_linear = layers.mlp
         self.gate_up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
         self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)
+        return self.swiglu_linear(self.gate_up(x), self.down.weight)
 
 
 class Block(nn.Module):
     """Attention, then the MLP. Each reads the normalised stream; the next norm adds its output to the stream."""
 
-    def __init__(self, config: ModelConfig, make_norm: Callable[[int], nn.Module]) -> None:
+    def __init__(self, config: ModelConfig, layers: Layers) -> None:
         super().__init__()
-        self.attention_norm = make_norm(config.hidden_size)
-        self.attention = Attention(config)
-        self.mlp_norm = make_norm(config.hidden_size)
-        self.mlp = MLP(config)
+        self.attention_norm = layers.norm(config.hidden_size)
+        self.attention = Attention(config, layers)
+        self.mlp_norm = layers.norm(config.hidden_size)
+        self.mlp = MLP(config, layers)
 
     def forward(self, x: Tensor, stream: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """x (B, T, d): what the stream does not hold yet; stream None before the first block."""
@@ -93,15 +86,15 @@ class Block(nn.Module):
 class Llama(nn.Module):
     """tokens (B, T) int64 -> hidden states after the final norm (B, T, d)."""
 
-    def __init__(self, config: ModelConfig, make_norm: Callable[[int], nn.Module]) -> None:
-        """make_norm(dim) builds one norm; `config.vocab_size` must be set."""
+    def __init__(self, config: ModelConfig, layers: Layers) -> None:
+        """`config.vocab_size` must be set."""
         super().__init__()
         if config.vocab_size is None:
             raise ValueError("vocab_size is not set: take the tokenizer's")
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList(Block(config, make_norm) for _ in range(config.num_layers))
-        self.final_norm = make_norm(config.hidden_size)
+        self.blocks = nn.ModuleList(Block(config, layers) for _ in range(config.num_layers))
+        self.final_norm = layers.norm(config.hidden_size)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.initialize()
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import kernels
 from minillm.config import NormConfig
 from minillm.errors import UserError
+from minillm.layers.precision import activation_dtype
 
 Normalize = Callable[[Tensor, Tensor, float, torch.dtype], Tensor]
 AddNormalize = Callable[[Tensor, Tensor, Tensor, float, torch.dtype], tuple[Tensor, Tensor]]
@@ -93,12 +94,6 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 def compile_once(function: Callable) -> Callable:
     """torch.compile of it, shared by all norms of all models: one set of compiled variants, not one a layer."""
     return torch.compile(function, dynamic=False)
-
-
-def activation_dtype(x: Tensor) -> torch.dtype:
-    """The dtype that this precision mode computes in: autocast's where it is on, else that of x."""
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 class Norm(nn.Module):
@@ -179,10 +174,6 @@ def build_norm(config: NormConfig, dim: int, eps: float, residual_dtype: torch.d
         implementation = Implementation(custom, add_then(custom))
     else:
         implementation = IMPLEMENTATIONS[config.name]
-    if implementation.needs_triton and not kernels.AVAILABLE:
-        raise UserError(
-            f"norm={config.name} needs triton, which is not installed (it exists for Linux): use norm=torch"
-        )
     if config.name == "triton_simple" and dim > kernels.MAX_BLOCK_SIZE:
         raise UserError(
             f"norm=triton_simple holds a row in one block of at most {kernels.MAX_BLOCK_SIZE}; "

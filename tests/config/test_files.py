@@ -1,11 +1,13 @@
 """Every file under configs/ composes to a valid configuration, and is what its name says."""
 
+from typing import get_args
+
 import pytest
 import torch
 
 from minillm.compose import check, groups, read
-from minillm.config import NORMS, Config
-from minillm.layers.norm import IMPLEMENTATIONS, build_norm
+from minillm.config import LAYERS, NORMS, Config
+from minillm.layers import build_layers, loss, mlp, norm, rope
 from minillm.model import Llama
 from minillm.problems import known_values
 
@@ -27,7 +29,7 @@ def config_of(*typed: str) -> Config:
 def test_every_choice_is_valid(choice: str) -> None:
     config = config_of(choice, *NEEDS.get(choice, []))
     group, _, name = choice.partition("=")
-    if group in ("model", "norm", "data", "logger") and choice != "norm=custom":
+    if group in ("model", *LAYERS, "data", "logger") and choice != "norm=custom":
         assert getattr(config, group).name == name
 
 
@@ -38,9 +40,13 @@ def test_a_new_choice_needs_no_new_value() -> None:
         assert key in keys
 
 
-def test_the_names_of_norms_are_those_that_exist() -> None:
-    assert set(NORMS) == set(IMPLEMENTATIONS)
+def test_the_names_of_layers_are_those_that_exist() -> None:
+    assert set(NORMS) == set(norm.IMPLEMENTATIONS)
     assert set(groups()["norm"]) == {*NORMS, "custom"}
+    for layer in (rope, mlp, loss):
+        group = layer.__name__.rpartition(".")[2]
+        named = get_args(known_values()[f"{group}.name"].annotation)
+        assert set(named) == set(groups()[group]) == set(layer.IMPLEMENTATIONS), group
 
 
 @pytest.mark.parametrize(
@@ -50,16 +56,43 @@ def test_presets_have_the_size_of_their_name(name: str, millions: float) -> None
     config = config_of(f"model={name}", "norm=torch")
     shape = config.model.model_copy(update={"vocab_size": config.model.vocab_size or config.tokenizer.vocab_size})
     with torch.device("meta"):
-        model = Llama(shape, lambda dim: build_norm(config.norm, dim, shape.norm_eps))
+        model = Llama(shape, build_layers(config))
     counted = sum(p.numel() for p in model.parameters())  # a tied matrix once
     assert counted / 1e6 == pytest.approx(millions, rel=2e-3)
 
 
 @pytest.mark.parametrize(
     ("name", "shape"),
-    [("norm_110m", ("110m", 1024, 32)), ("norm_1b", ("1b", 2048, 8))],
+    [("110m", (1024, 32)), ("1b", (2048, 8))],
 )
-def test_experiments_have_the_published_shapes(name: str, shape: tuple[str, int, int]) -> None:
-    config = config_of(f"experiment={name}", "norm=triton")
-    assert (config.model.name, config.data.sequence_length, config.batch.micro) == shape
-    assert (config.norm.name, config.trainer.precision, config.model.tie_embeddings) == ("triton", "bf16-true", False)
+def test_experiments_have_the_published_shapes(name: str, shape: tuple[int, int]) -> None:
+    norm_only = config_of(f"experiment=norm_{name}", "norm=triton")
+    assert (norm_only.model.name, norm_only.trainer.precision, norm_only.model.tie_embeddings) == (
+        name, "bf16-true", False
+    )  # fmt: skip
+    assert (norm_only.data.sequence_length, norm_only.batch.micro) == shape
+    assert names(norm_only) == ["triton", "eager", "eager", "eager"]
+    fused = config_of(f"experiment=fused_{name}")
+    assert names(fused) == ["triton"] * 4
+    assert fused == norm_only.model_copy(update={layer: getattr(fused, layer) for layer in LAYERS})
+
+
+def names(config: Config) -> list[str]:
+    return [getattr(config, layer).name for layer in LAYERS]
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("", "eager eager eager eager"),
+        ("layers=triton", "triton triton triton triton"),
+        ("layers=triton norm=torch", "torch triton triton triton"),
+        ("loss=torch layers=triton", "triton triton triton torch"),
+        ("experiment=norm_110m layers=triton", "triton triton triton triton"),
+        ("experiment=fused_110m layers=eager", "eager eager eager eager"),
+        ("experiment=fused_110m norm=eager", "eager triton triton triton"),
+        ("experiment=fused_110m layers=eager mlp=triton", "eager eager triton eager"),
+    ],
+)
+def test_layers_names_all_four_and_what_is_typed_beside_it_wins(typed: str, expected: str) -> None:
+    assert names(config_of(*typed.split())) == expected.split()

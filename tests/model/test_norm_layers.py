@@ -101,12 +101,6 @@ def test_what_is_no_norm_is_refused(name: str, sentence: str) -> None:
         build(name)
 
 
-def test_without_triton_the_refusal_names_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "AVAILABLE", False)
-    with pytest.raises(UserError, match="use norm=torch"):
-        build("triton")
-
-
 def test_a_row_wider_than_the_simple_kernels_block_is_refused() -> None:
     with pytest.raises(UserError, match="use norm=triton"):
         build_norm(NormConfig(name="triton_simple"), kernels.MAX_BLOCK_SIZE + 1, 1e-6)

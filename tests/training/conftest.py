@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from minillm.config import Config
-from minillm.layers import loss
-from minillm.layers.norm import build_norm
+from minillm.layers import build_layers
 from minillm.model import Llama
 from minillm.module import LlamaModule
 from minillm.train import train
@@ -30,6 +29,9 @@ BASE: dict[str, dict[str, Any]] = {
         "init_std": 0.02,
     },
     "norm": {"name": "eager", "fuse_residual": True},
+    "rope": {"name": "eager"},
+    "mlp": {"name": "eager"},
+    "loss": {"name": "eager"},
     "data": {
         "name": "synthetic",
         "sequence_length": 16,
@@ -55,6 +57,7 @@ BASE: dict[str, dict[str, Any]] = {
         "accelerator": "cpu",
         "devices": 1,
         "precision": "32-true",
+        "attention": "auto",
         "max_steps": 6,
         "val_every_steps": 4,
         "val_batches": 3,
@@ -93,5 +96,5 @@ def make_module(overrides: dict[str, Any] | None = None) -> LlamaModule:
     """A module on the CPU, without a Trainer."""
     config = make_config(overrides)
     torch.manual_seed(0)
-    model = Llama(config.model, lambda dim: build_norm(config.norm, dim, config.model.norm_eps))
-    return LlamaModule(config, model, loss.eager, lambda nats: nats)
+    layers = build_layers(config)
+    return LlamaModule(config, Llama(config.model, layers), layers.loss, lambda nats: nats)

@@ -1,0 +1,69 @@
+"""Which of PyTorch's kernels runs scaled_dot_product_attention.
+
+Attention is not ours, and the model calls it without saying how. On an H200 cuDNN's kernels take two thirds of the time
+of PyTorch's flash kernels, but which come first depends on the cuDNN that torch was built with. So it is said here.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from minillm.config import ModelConfig
+
+NAMES = {
+    SDPBackend.CUDNN_ATTENTION: "cudnn",
+    SDPBackend.FLASH_ATTENTION: "flash",
+    SDPBackend.EFFICIENT_ATTENTION: "efficient",
+    SDPBackend.MATH: "math",
+}
+ANY_LENGTH = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+def allowed(attention: str, sequence_length: int) -> list[SDPBackend]:
+    """The backends that may run, the first that can does. `attention` is `trainer.attention`.
+
+    cuDNN comes first on Hopper and data-centre Blackwell, where PyTorch prefers it too, for lengths that fill its tiles
+    of 128: at others its gradients were wrong in some versions (pytorch#169849), and no gain is known.
+    """
+    if attention == "flash":
+        return [SDPBackend.FLASH_ATTENTION]
+    if attention == "cudnn":
+        return [SDPBackend.CUDNN_ATTENTION]
+    tuned = torch.cuda.is_available() and torch.cuda.get_device_capability() in ((9, 0), (10, 0), (10, 3))
+    return [SDPBackend.CUDNN_ATTENTION, *ANY_LENGTH] if tuned and sequence_length % 128 == 0 else ANY_LENGTH
+
+
+@contextmanager
+def attention_kernels(attention: str, sequence_length: int) -> Iterator[None]:
+    """Inside, attention runs on the kernels that `allowed` names. Enter it around training as a whole.
+
+    Eager: the choice is made in forward, and backward keeps it. Compiled: it is made while tracing, in the first step.
+    The compiler's cache on disk does not know of it (pytorch#185449) and would hand out a graph with another backend:
+    the tag is part of its key.
+    """
+    backends = allowed(attention, sequence_length)
+    tag = "attention=" + ",".join(NAMES[backend] for backend in backends)
+    with sdpa_kernel(backends, set_priority=True), torch.compiler.config.patch(cache_key_tag=tag):  # type: ignore[attr-defined]
+        yield
+
+
+def backend_that_runs(
+    attention: str, model: ModelConfig, sequence_length: int, dtype: torch.dtype, device: str
+) -> str | None:
+    """`cudnn`, `flash`, `efficient` or `math`: PyTorch's own answer for the model's shape; None where none can run."""
+
+    def heads(count: int) -> torch.Tensor:
+        shape = (1, sequence_length, count, model.head_dim)
+        return torch.empty(shape, dtype=dtype, device=device, requires_grad=True).transpose(1, 2)
+
+    q, k, v = heads(model.num_heads), heads(model.num_kv_heads), heads(model.num_kv_heads)
+    with attention_kernels(attention, sequence_length), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its reasons against each backend
+        try:
+            choice = torch._fused_sdp_choice(q, k, v, is_causal=True, enable_gqa=model.num_heads != model.num_kv_heads)
+        except RuntimeError:  # no backend is viable
+            return None
+    return NAMES.get(SDPBackend(choice))
