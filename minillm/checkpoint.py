@@ -1,7 +1,5 @@
-"""Checkpoints: when they are written, which are kept, and what can be resumed from one."""
+"""Checkpoints: when they are written, and which are kept. What can be resumed from them is resume.py's to say."""
 
-import os
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -9,34 +7,39 @@ from typing import Any
 import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from minillm.config import CheckpointConfig, Config
-from minillm.errors import UserError
+from minillm.config import Config
 from minillm.module import LlamaModule
+from minillm.signals import Signals
+from minillm.whole import link, whole_file
 
 
 class Checkpoints(Callback):
-    """Writes `step_<n>.ckpt` into `folder` and keeps the newest `keep`.
+    """Writes `step_<n>.ckpt` into `folder` and keeps the newest `checkpoint.keep`, also when a signal ends the run.
 
-    `last.ckpt` is the newest, `best.ckpt` the one with the lowest validation loss. Both are hard links: no bytes of
-    their own, whole after the other name has gone.
+    `last.ckpt` is the newest, `best.ckpt` the one with the lowest validation loss: other names of the same files. Where
+    a step is validated it is saved afterwards: a run that goes on from there has that validation's row, or makes it.
     """
 
-    def __init__(self, folder: Path, config: CheckpointConfig) -> None:
-        self.folder, self.config = folder, config
+    def __init__(self, folder: Path, config: Config, facts: dict[str, Any], signals: Signals) -> None:
+        """facts: plain data that every checkpoint holds besides the training's state (see resume.Saved)."""
+        self.folder, self.config, self.facts, self.signals = folder, config, facts, signals
         self.best_loss = float("inf")
         self.saved_step: int | None = None
         self.saved_at = time.monotonic()
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.signals.defer()
+
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        step, minutes = trainer.global_step, self.config.every_minutes
+        step = trainer.global_step
         if step == trainer.max_steps:
             trainer.should_stop = True  # the last step: Lightning validates before it stops
-        overdue = minutes is not None and time.monotonic() - self.saved_at >= 60 * minutes
-        if step % self.config.every_steps == 0 or step == trainer.max_steps or overdue:
-            self.save(trainer)
+        elif step % self.config.trainer.val_every_steps:
+            self.end_step(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, LlamaModule)
@@ -44,6 +47,16 @@ class Checkpoints(Callback):
         if loss is not None and loss < self.best_loss:
             self.best_loss = loss
             link(self.save(trainer), self.folder / "best.ckpt")
+        self.end_step(trainer)
+
+    def end_step(self, trainer: Trainer) -> None:
+        """The step, and its validation where there is one, is over: save if that is due, stop if a signal has come."""
+        step, config, last = trainer.global_step, self.config.checkpoint, trainer.global_step == trainer.max_steps
+        overdue = config.every_minutes is not None and time.monotonic() - self.saved_at >= 60 * config.every_minutes
+        if step % config.every_steps == 0 or overdue or last or self.signals.received:
+            self.save(trainer)
+        if not last:  # else the run is finished
+            self.signals.stop_if_received()
 
     def save(self, trainer: Trainer) -> Path:
         """Write this step's checkpoint unless it is there; returns its path."""
@@ -52,16 +65,22 @@ class Checkpoints(Callback):
             trainer.save_checkpoint(path)
             link(path, self.folder / "last.ckpt")
             self.saved_step, self.saved_at = trainer.global_step, time.monotonic()
-            # By age, not by step: a run that was resumed from an older checkpoint meets its own later ones.
-            files = sorted(self.folder.glob("step_*.ckpt"), key=lambda file: (file.stat().st_mtime_ns, file.name))
-            for old in files[: -self.config.keep]:
-                old.unlink()
+            self.remove_older(path)
         return path
 
-    def last_good(self) -> str:
-        """The newest checkpoint, as a clause for a message."""
-        last = self.folder / "last.ckpt"
-        return f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"
+    def remove_older(self, path: Path) -> None:
+        """Keep `path`, which is whole, and the newest others. By age, not by step: a run that was resumed from an older
+        checkpoint meets its own later ones."""
+        others = sorted(
+            (file for file in self.folder.glob("step_*.ckpt") if file != path),
+            key=lambda file: (file.stat().st_mtime_ns, file.name),
+            reverse=True,
+        )
+        for old in others[self.config.checkpoint.keep - 1 :]:
+            old.unlink()
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        checkpoint.update(self.facts)
 
     def state_dict(self) -> dict[str, Any]:
         return {"best_loss": self.best_loss}
@@ -70,40 +89,20 @@ class Checkpoints(Callback):
         self.best_loss = state_dict["best_loss"]
 
 
-def link(path: Path, name: Path) -> None:
-    """Make `name` another name of the file `path`, at once: whoever opens it finds the old file or the new one."""
-    temporary = name.with_suffix(".tmp")
-    temporary.unlink(missing_ok=True)
-    try:
-        os.link(path, temporary)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(path, temporary)
-    os.replace(temporary, name)
+class SyncedIO(TorchCheckpointIO):
+    """Lightning's reading; the writing is whole or not at all, and on the disk when it returns."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        with whole_file(Path(path), "wb") as file:
+            try:
+                torch.save(checkpoint, file)
+            except RuntimeError as error:  # torch's complaint about the bytes that are missing after a failed write
+                if isinstance(error.__context__, OSError):
+                    raise error.__context__ from error
+                raise
 
 
-def resumable_step(path: Path, config: Config) -> int:
-    """The step that the checkpoint was written after. Raises UserError, naming the field, if `config` does not fit it.
-
-    A vocabulary size that `config` leaves open is the tokenizer's: pass the config again when that is known.
-    """
-    if not path.exists():
-        raise UserError(f"{path} does not exist: resume= needs a run's folder with checkpoints/last.ckpt")
-    checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)  # no tensor of it is read
-    old, new = checkpoint["config"], config.model_dump(mode="json")
-    for section, fields in (
-        ("model", set(new["model"]) - {"name", "residual_dtype", "init_std"}),
-        ("data", {"sequence_length"}),
-        ("batch", {"micro", "accumulate"}),
-    ):
-        for field in sorted(fields):
-            before, now = old[section].get(field), new[section][field]
-            if before != now and (field, now) != ("vocab_size", None):
-                raise UserError(
-                    f"{section}.{field}={now}, but the run to resume has {before}: leave it, or start a new run"
-                )
-    step: int = checkpoint["global_step"]
-    if step >= config.trainer.max_steps:
-        raise UserError(
-            f"the run has already taken its {step} steps: type trainer.max_steps={2 * step} (or any more) to go on"
-        )
-    return step
+def last_good(folder: Path) -> str:
+    """The newest checkpoint of the run in `folder`, as a clause for a message."""
+    last = folder / "checkpoints" / "last.ckpt"
+    return f"the last good checkpoint is {last}" if last.exists() else "there is no checkpoint yet"

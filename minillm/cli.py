@@ -1,7 +1,7 @@
 """What scripts/train.py does: check the command, then let Hydra run it.
 
-Exit status: 0 done; 1 the run failed; 2 the command or its configuration is wrong, nothing was done; 130 interrupted.
-A user's mistake is a sentence a line on stderr; HYDRA_FULL_ERROR=1 shows the stack.
+Exit status: 0 done; 1 the run failed; 2 the command or its configuration is wrong, nothing was done; 143 and 130
+stopped by SIGTERM and SIGINT. A user's mistake is a sentence a line on stderr; HYDRA_FULL_ERROR=1 shows the stack.
 """
 
 import os
@@ -13,9 +13,9 @@ import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from minillm.compose import CONFIGS, check, plain, read
+from minillm.compose import CONFIGS, RUNS, Command, check, parsed, plain, read
 from minillm.config import Config
 from minillm.errors import UserError
 from minillm.problems import validate
@@ -46,6 +46,7 @@ def checked(arguments: list[str]) -> list[str]:
     command = read(overrides, options.multirun)
     configs = check(command)
     if not options.cfg:
+        check_folder(command)
         for config in configs:
             check_machine(config)
     if command.config_dir != CONFIGS:
@@ -53,13 +54,21 @@ def checked(arguments: list[str]) -> list[str]:
     return [*flags, *command.overrides]
 
 
+def check_folder(command: Command) -> None:
+    """Raise UserError where Hydra could not make the run's folder."""
+    key = "hydra.sweep.dir" if command.multirun else "hydra.run.dir"
+    typed = [override.value() for override in map(parsed, command.overrides) if override.key_or_group == key]
+    folder = Path(str(typed[-1])).absolute() if typed else RUNS
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise UserError(f"{folder} cannot be made, {there} is no folder that you may write to: type {key}=DIR")
+
+
 def check_machine(config: Config) -> None:
-    """Raise UserError for what this machine, or the norm that was named, cannot do."""
+    """Raise UserError for what this machine, or a layer that was named, cannot do."""
     from minillm import hardware  # slow to import: not for --help
-    from minillm.layers.norm import build_norm
 
     hardware.check(config)
-    build_norm(config.norm, config.model.hidden_size, config.model.norm_eps)
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
@@ -69,16 +78,11 @@ def run_jobs(values: DictConfig) -> None:
     if HydraConfig.get().mode == RunMode.MULTIRUN and values.logger.group is None:
         values.logger.group = folder.parent.name  # the sweep's
     config = validate(plain(values))
-    stored = folder / "config.yaml"
-    before = stored.read_bytes() if stored.exists() else None
-    OmegaConf.save(config.model_dump(), stored)
     from minillm.train import train
 
     try:
         train(config, folder)
     except UserError as error:
-        if before is not None:  # what a run that is there refuses is not its configuration
-            stored.write_bytes(before)
         fail(error, status=1)
 
 

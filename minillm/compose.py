@@ -6,6 +6,7 @@ exists, with this type, is `Config`'s to say, of all of them together.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -13,21 +14,34 @@ from typing import Any, get_args
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
-from minillm.config import Config
+from minillm.config import LAYERS, Config
 from minillm.errors import UserError
 from minillm.problems import known_values, shown, validate
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
 RUNS = ROOT / "runs"
+CHECKPOINT = "checkpoints/*.ckpt"  # in a run's folder
+
+
+def layers_label(choices: Mapping[str, str]) -> str:
+    """The layers in a folder's name: all alike by their one name, else those that are not eager: `norm-triton`."""
+    names = {layer: choices[layer] for layer in LAYERS}
+    if len(set(names.values())) == 1:
+        return names["norm"]
+    return "_".join(f"{layer}-{name}" for layer, name in names.items() if name != "eager")
+
 
 OmegaConf.register_new_resolver("repository", lambda: str(ROOT), replace=True)
+OmegaConf.register_new_resolver("layers", lambda: layers_label(HydraConfig.get().runtime.choices), replace=True)
 
 
 @dataclass(frozen=True)
@@ -84,7 +98,7 @@ def normalized(typed: str, multirun: bool) -> str:
     if choices is None:
         return f"{'' if key.startswith(('hydra.', 'hydra/')) else '++'}{key}={value}"
     for choice in chosen(override):
-        if choice not in choices and not (key == "experiment" and choice is None):
+        if choice not in choices:
             raise UserError(no_such_choice(key, shown(choice), choices))
     return f"{key}={value}"
 
@@ -100,6 +114,8 @@ def no_such_choice(group: str, choice: str, choices: list[str]) -> str:
     """The sentence for `group=choice`."""
     if group == "norm" and ":" in choice:
         return f"norm={choice} is typed in two parts: norm=custom norm.name={choice}"
+    if (group, choice) == ("layers", "each"):
+        return "layers=each compares layers: it is for compare.py, a run has layers=eager or layers=triton"
     return f"{group}={choice} is unknown: choose {', '.join(choices)}"
 
 
@@ -135,10 +151,10 @@ def resumed(command: Command, which: str) -> Command:
     if command.multirun:
         raise UserError(f"resume={which} goes on with one run: leave -m out")
     folder = newest_run() if which == "last" else Path(which).expanduser().resolve()
-    if not (folder / "config.yaml").is_file() or not (folder / "checkpoints" / "last.ckpt").is_file():
-        raise UserError(f"resume={which}: {folder} is no run's folder with config.yaml and checkpoints/last.ckpt")
+    if not (folder / "config.yaml").is_file() or not list(folder.glob(CHECKPOINT)):
+        raise UserError(f"resume={which}: {folder} is no run's folder with config.yaml and {CHECKPOINT}")
     values = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null"]
-    for text in command.overrides:
+    for text in spelled_out(command.overrides):
         override = parsed(text)
         group = override.key_or_group
         if group == "experiment":
@@ -152,9 +168,16 @@ def resumed(command: Command, which: str) -> Command:
     return replace(command, overrides=values, config_dir=folder, config_name="config")
 
 
+def spelled_out(overrides: list[str]) -> list[str]:
+    """Overrides with `layers=name` as the groups that it stands for, first: one that is typed beside it wins."""
+    shorthand = [text for text in overrides if text.startswith("layers=")]
+    layers = [f"{layer}={parsed(text).value()}" for text in shorthand for layer in LAYERS]
+    return layers + [text for text in overrides if text not in shorthand]
+
+
 def newest_run() -> Path:
     """The folder of the run that wrote the newest checkpoint under runs/."""
-    checkpoints = list(RUNS.glob("**/checkpoints/last.ckpt"))
+    checkpoints = list(RUNS.glob(f"**/{CHECKPOINT}"))
     if not checkpoints:
         raise UserError(f"resume=last: no run under {RUNS} has a checkpoint; type resume=DIR for a run elsewhere")
     return max(checkpoints, key=lambda path: path.stat().st_mtime).parents[1]
@@ -193,6 +216,8 @@ def check(command: Command) -> list[Config]:
         except (HydraException, OmegaConfBaseException) as error:
             key = getattr(error, "full_key", None)  # OmegaConf's errors have it
             problems.append((f"{key}: " if key else "") + str(error).splitlines()[0])
+        except YAMLError as error:
+            problems.append(" ".join(str(error).split()))  # it names the file and the line
     if problems:
         raise UserError("\n".join(dict.fromkeys(problems)))  # once, though every job has it
     return configs

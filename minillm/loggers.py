@@ -1,9 +1,12 @@
 """Where metrics go: a CSV file always, W&B where it is wanted."""
 
 import csv
+import json
 import netrc
 import os
 import socket
+import subprocess
+import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +16,7 @@ from urllib.parse import urlsplit
 from lightning.pytorch.loggers import Logger
 
 from minillm.config import LoggerConfig
+from minillm.whole import whole_file
 
 KEYS = (
     "train/loss", "train/grad_norm", "train/lr", "val/loss", "val/bits_per_byte",
@@ -25,20 +29,20 @@ class CSVLog(Logger):
     """`metrics.csv`: one row a logged step, one column a key, an empty cell where a thing was not measured.
 
     What is logged of one step in several calls is one row: the last row is written over while its step goes on. A
-    resumed run goes on in the file, after the rows of steps that it will not take again.
+    resumed run goes on in the file, cut back to the rows of steps that it will not take again.
     """
 
     def __init__(self, path: Path, start_step: int) -> None:
         super().__init__()
-        kept = []
-        if start_step and path.exists():
-            with path.open(newline="") as file:
-                kept = [row for row in csv.DictReader(file) if int(row["step"]) <= start_step]
-        self.file = path.open("w", newline="")
+        rows = whole_rows(path) if start_step else []
+        self.kept = [row for row in rows if int(row["step"]) <= start_step]
+        with whole_file(path) as file:
+            writer = csv.DictWriter(file, ("step", *KEYS))
+            writer.writeheader()
+            writer.writerows(self.kept)
+        self.file = path.open("r+", newline="", encoding="utf-8")
+        self.file.seek(0, os.SEEK_END)
         self.writer = csv.DictWriter(self.file, ("step", *KEYS))
-        self.writer.writeheader()
-        self.writer.writerows(kept)
-        self.file.flush()
         self.row: dict[str, Any] = {}
         self.row_at = self.file.tell()
 
@@ -67,16 +71,36 @@ class CSVLog(Logger):
         self.file.close()
 
 
-class WandbLog(Logger):
-    """A W&B run; its step axis is the optimizer step. Its id is kept in the folder, for a resumed run to go on."""
+def whole_rows(path: Path) -> list[dict[str, str]]:
+    """The rows that `CSVLog` has written to the end: what was cut off in the middle of a line is not one."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(line for line in file if line.endswith("\n")))
 
-    def __init__(self, folder: Path, config: LoggerConfig, run_config: dict[str, Any], tags: list[str]) -> None:
+
+class WandbLog(Logger):
+    """A W&B run; its step axis is the optimizer step. Its id is kept in the folder, for a resumed run to go on.
+
+    A step that W&B has is not logged again. What a kill took from its memory it gets from the rows of the CSV file.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: LoggerConfig,
+        run_config: dict[str, Any],
+        tags: list[str],
+        before: list[dict[str, str]] | None,
+    ) -> None:
+        """before: the rows (of `CSVLog`) that a resumed run goes on after; None in a new run."""
         import wandb  # half a second, only where it is wanted
 
         super().__init__()
         (folder / "wandb").mkdir(exist_ok=True)
         id_file = folder / "wandb" / "run_id"
-        run_id = id_file.read_text() if id_file.exists() else uuid.uuid4().hex[:8]
+        run_id = id_file.read_text() if before is not None and id_file.exists() else uuid.uuid4().hex[:8]
+        offline_until = last_offline_step(folder / "wandb", run_id)
         self.run = wandb.init(
             mode=mode(),
             dir=folder,
@@ -88,9 +112,14 @@ class WandbLog(Logger):
             group=os.environ.get("WANDB_RUN_GROUP") or config.group,
             tags=tags,
             config=run_config,
+            allow_val_change=True,  # a run may go on with another norm
             settings=wandb.Settings(silent=True, console="off", init_timeout=30, disable_git=True, disable_code=True),
         )
-        id_file.write_text(run_id)
+        with whole_file(id_file) as file:
+            file.write(run_id)
+        self.has_until = offline_until if self.run.offline else self.run.starting_step - 1
+        for row in before or []:
+            self.log_metrics({key: float(row[key]) for key in KEYS if row[key]}, int(row["step"]))
 
     @property
     def name(self) -> str:
@@ -109,13 +138,25 @@ class WandbLog(Logger):
         return f"W&B: {self.run.url}"
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        self.run.log({key: value for key, value in metrics.items() if value is not None}, step=step)
+        if step is None or step > self.has_until:
+            self.run.log({key: value for key, value in metrics.items() if value is not None}, step=step)
 
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
         """Given to wandb.init."""
 
     def finalize(self, status: str) -> None:
         self.run.finish(exit_code=0 if status == "success" else 1)
+
+
+def last_offline_step(folder: Path, run_id: str) -> int:
+    """The last step in the offline files of a W&B run; 0 where there is none."""
+    for file in sorted(folder.glob(f"offline-run-*-{run_id}/*.wandb"), reverse=True):  # the newest first, by its name
+        command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]
+        lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False).stdout.splitlines()
+        records = [record for record in map(json.loads, lines) if record["type"] == "history"]
+        if records:
+            return max(int(record["history"]["item"]["_step"]) for record in records)
+    return 0
 
 
 def mode() -> Literal["online", "offline", "disabled"]:

@@ -91,8 +91,6 @@ class LlamaModule(LightningModule):
         return {"val/loss": loss, "val/bits_per_byte": self.bits_per_byte(loss)}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Plain data only, so that `torch.load(weights_only=True)` takes it."""
-        checkpoint["config"] = self.config.model_dump(mode="json")
         checkpoint["tokens"] = self.tokens
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -2,17 +2,17 @@
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 from minillm.flops import CONVENTION
+from minillm.whole import whole_file
 
 KEYS = (
     "status", "error", "steps", "tokens", "train_loss", "val_loss", "val_bits_per_byte", "unigram_bits_per_byte",
     "tokens_per_sec", "step_ms", "mfu", "model_flops_per_token", "peak_flops", "data_wait_ms", "gpu_idle_share",
     "timings_valid", "peak_allocated_gib", "peak_reserved_gib", "whole_run_peak_gib",
-    "parameters", "precision", "layers_ran", "env", "corpus",
+    "parameters", "precision", "layers_ran", "attention_backend", "starts", "env", "corpus",
 )  # fmt: skip
 
 
@@ -21,10 +21,9 @@ def write(folder: Path, summary: dict[str, Any]) -> None:
     unknown = set(summary) - set(KEYS)
     if unknown:
         raise ValueError(f"not in the summary's keys: {sorted(unknown)}")
-    temporary = folder / "summary.json.tmp"
     content = {key: finite(summary.get(key)) for key in KEYS}
-    temporary.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
-    os.replace(temporary, folder / "summary.json")
+    with whole_file(folder / "summary.json") as file:
+        file.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def finite(value: Any) -> Any:

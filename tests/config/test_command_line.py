@@ -3,9 +3,10 @@
 import pytest
 
 from minillm.cli import checked
-from minillm.compose import check, read
-from minillm.config import Config
+from minillm.compose import check, layers_label, read
+from minillm.config import LAYERS, Config
 from minillm.errors import UserError
+from minillm.layers import layer_names
 
 # What was typed, and what the sentence must contain.
 WRONG = [
@@ -21,7 +22,16 @@ WRONG = [
     ("optim=sgd", "optim=sgd is unknown: choose adamw"),
     ("trainer=tpu", "trainer=tpu is unknown: choose auto, cpu, gpu"),
     ("logger=csv", "logger=csv is unknown: choose none, wandb"),
-    ("experiment=fast", "experiment=fast is unknown: choose norm_110m, norm_1b, norm_small"),
+    ("experiment=fast", "experiment=fast is unknown: choose fused_110m, fused_1b, norm_110m, norm_1b, norm_small"),
+    ("rope=torch", "rope=torch is unknown: choose eager, triton"),
+    ("mlp=fast", "mlp=fast is unknown: choose eager, triton"),
+    ("loss=liger", "loss=liger is unknown: choose eager, torch, triton"),
+    ("loss.name=liger", "loss.name=liger must be 'eager', 'torch' or 'triton'"),
+    ("layers=torch", "layers=torch is unknown: choose eager, triton"),
+    ("layers=each", "layers=each compares layers: it is for compare.py"),
+    ("layer=triton", "layer is unknown: did you mean layers?"),
+    ("trainer.attention=fast", "trainer.attention=fast must be 'auto', 'cudnn' or 'flash'"),
+    ("trainer=cpu trainer.attention=cudnn", "trainer.attention=cudnn cannot run here"),
     ("model=null", "model=null is unknown: choose 110m"),
     ("norm=my_package.my_module:MyNorm", "norm=custom norm.name=my_package.my_module:MyNorm"),
     ("norm=custom", "norm.name has no value: type norm.name=my_package.my_module:MyNorm"),
@@ -55,6 +65,8 @@ WRONG = [
     ("data.files=a.txt", "type data=text data.files="),
     ("trainer=cpu trainer.precision=16-mixed", "trainer.precision=16-mixed needs a GPU"),
     ("resume=/no/such/run", "/no/such/run is no run's folder"),
+    ("hydra.run.dir=/dev/null/run", "/dev/null/run cannot be made, /dev/null is no folder that you may write to"),
+    ("-m seed=1,2 hydra.sweep.dir=/dev/null/runs", "/dev/null/runs cannot be made"),
     ("-m norm=eager,foo", "norm=foo is unknown"),
     ("-m resume=last", "resume=last goes on with one run: leave -m out"),
 ]
@@ -104,6 +116,26 @@ def test_a_sweep_is_checked_job_by_job() -> None:
     assert [(c.norm.name, c.seed) for c in check(command)] == [
         ("eager", 1), ("eager", 2), ("triton", 1), ("triton", 2)
     ]  # fmt: skip
+
+
+def test_a_sweep_over_layers_is_two_jobs() -> None:
+    command = read(["layers=eager,triton"], multirun=True)
+    assert [layer_names(config) for config in check(command)] == [
+        dict.fromkeys(LAYERS, name) for name in ("eager", "triton")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "label"),
+    [
+        (("eager", "eager", "eager", "eager"), "eager"),
+        (("triton", "triton", "triton", "triton"), "triton"),
+        (("torch", "eager", "eager", "eager"), "norm-torch"),
+        (("eager", "triton", "eager", "torch"), "rope-triton_loss-torch"),
+    ],
+)
+def test_a_folder_is_named_for_what_is_not_eager(names: tuple[str, ...], label: str) -> None:
+    assert layers_label(dict(zip(LAYERS, names, strict=True))) == label
 
 
 def test_options_may_stand_anywhere() -> None:

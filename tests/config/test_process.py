@@ -52,7 +52,7 @@ def test_a_sweep_makes_a_folder_a_job_and_one_group(tmp_path: Path) -> None:
     configs = {path.parent.name: OmegaConf.load(path) for path in tmp_path.glob("sweep/*/config.yaml")}
     assert {name: config.norm.name for name, config in configs.items()} == {
         "0_tiny_eager": "eager",
-        "1_tiny_torch": "torch",
+        "1_tiny_norm-torch": "torch",
     }
     assert {config.logger.group for config in configs.values()} == {"sweep"}
 

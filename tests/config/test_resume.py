@@ -10,6 +10,7 @@ from minillm import compose
 from minillm.compose import check, read
 from minillm.config import Config
 from minillm.errors import UserError
+from minillm.layers import layer_names
 
 
 def stored_run(folder: Path, *typed: str) -> Path:
@@ -44,12 +45,33 @@ def test_what_is_typed_goes_over_it(tmp_path: Path) -> None:
     assert config.optim.lr == 1e-5  # not typed
 
 
+def test_layers_stands_for_all_four_there_too(tmp_path: Path) -> None:
+    run = stored_run(tmp_path, "norm=triton", "norm.fuse_residual=false", "trainer.max_steps=7")
+    config = resumed("mlp=eager", "layers=triton", "loss=torch", f"resume={run}")
+    assert layer_names(config) == {"norm": "triton", "rope": "triton", "mlp": "eager", "loss": "torch"}
+    assert config.norm.fuse_residual is True
+
+
 def test_mistakes_are_found_there_too(tmp_path: Path) -> None:
     run = stored_run(tmp_path)
     with pytest.raises(UserError, match=r"trainer\.lrr is unknown"):
         resumed(f"resume={run}", "trainer.lrr=3")
     with pytest.raises(UserError, match="experiment=norm_1b sets up a new run"):
         resumed(f"resume={run}", "experiment=norm_1b")
+
+
+def test_a_damaged_configuration_is_named_with_the_line(tmp_path: Path) -> None:
+    run = stored_run(tmp_path)
+    (run / "config.yaml").write_text("seed: 1\nmodel: : [")
+    with pytest.raises(UserError, match=r"config\.yaml\", line 2") as told:
+        resumed(f"resume={run}")
+    assert "\n" not in str(told.value)
+
+
+def test_a_run_killed_between_its_first_checkpoint_and_its_link_can_go_on(tmp_path: Path) -> None:
+    run = stored_run(tmp_path)
+    (run / "checkpoints" / "last.ckpt").rename(run / "checkpoints" / "step_00000001.ckpt")
+    assert resumed(f"resume={run}").resume == str(run)
 
 
 def test_the_run_goes_on_in_its_folder(tmp_path: Path) -> None:

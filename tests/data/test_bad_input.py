@@ -38,6 +38,7 @@ FILES = {
     "no object": ("a.jsonl", b'["text"]\n', r"a.jsonl line 1 is not a JSON object"),
     "no column": ("a.jsonl", b'{"body": "x", "id": 1}\n', r"a.jsonl line 1 has no column 'text' but \['body', 'id'\]"),
     "no text": ("a.jsonl", b'{"text": 3}\n', r"a.jsonl line 1: 'text' is not text"),
+    "one huge line": ("a.txt", b"a line " * 300_000, r"1 documents, 1 of them different.*give more files"),
     "no parquet": ("a.parquet", b"PAR?", r"a.parquet is not a parquet file"),
 }
 
@@ -51,6 +52,18 @@ def test_a_bad_file_is_named(
         prepare_corpus(make_config([str(tmp_path / name)]))
     assert "\n" not in str(caught.value)
     assert not list(cache.glob(".*"))
+
+
+def test_a_file_that_may_not_be_read_is_named(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(path: Path, mode: str) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "a.txt").write_text("text")
+    monkeypatch.setattr(Path, "open", forbidden)  # whoever runs this as root may read everything
+    with pytest.raises(UserError, match=r"a.txt cannot be read \(Permission denied\)"):
+        prepare_corpus(make_config([str(tmp_path / "a.txt")]))
 
 
 @pytest.mark.parametrize("pattern", ["missing.txt", "no*.txt", "nowhere/"])

@@ -120,7 +120,7 @@ def test_resuming_a_finished_run_or_another_shape_is_refused_naming_the_field(ru
         run({"resume": "last"})
     with pytest.raises(UserError, match=r"model\.hidden_size=64.* has 32"):
         run({"resume": "last", "model.hidden_size": 64, "trainer.max_steps": 9})
-    with pytest.raises(UserError, match=r"does not exist"):
+    with pytest.raises(UserError, match=r"elsewhere cannot be resumed: it has no checkpoints"):
         run({"resume": "last"}, name="elsewhere")
     assert (folder / "summary.json").read_text() == finished
 

@@ -1,0 +1,37 @@
+"""Failures that are the machine's: what has run out, in a sentence with what to do about it."""
+
+import errno
+
+import torch
+
+from minillm.config import Config
+from minillm.errors import UserError
+
+UNWRITABLE = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),  # full, or broken
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR),  # not allowed, or no folder
+}
+
+
+def explained(error: BaseException, config: Config, last_good: str) -> UserError | None:
+    """The sentence for a failure that is none of the program's; None for the others.
+
+    last_good: a clause that names the last good checkpoint.
+    """
+    if isinstance(error, torch.OutOfMemoryError):
+        return UserError(
+            f"out of GPU memory ({str(error).splitlines()[0]}): lower batch.micro={config.batch.micro} and raise "
+            f"batch.accumulate={config.batch.accumulate} to match, lower "
+            f"data.sequence_length={config.data.sequence_length}, or use a smaller model; {last_good}"
+        )
+    if isinstance(error, OSError) and error.errno in UNWRITABLE:
+        return UserError(
+            f"{error.filename or 'a file'} cannot be written ({error.strerror}): make room or get the permission; "
+            f"{last_good}"
+        )
+    if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):
+        return UserError(
+            f"a process that reads the data has died ({str(error).splitlines()[0]}), perhaps for want of memory: "
+            f"lower data.num_workers={config.data.num_workers}, 0 reads in the main process; {last_good}"
+        )
+    return None

@@ -1,0 +1,107 @@
+"""What can be resumed: the newest checkpoint that is whole, and whether a configuration fits it."""
+
+import pickle
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minillm.config import Config
+from minillm.errors import UserError
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A whole checkpoint, and what it says of the run that wrote it."""
+
+    path: Path
+    step: int
+    config: dict[str, Any]
+    corpus: str  # its hash
+    starts: list[dict[str, Any]]  # (step, layers_ran) of each time that the run was started
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoint files of the run in `folder`: last.ckpt, then from the newest to the oldest."""
+    files = (folder / "checkpoints").glob("*.ckpt")
+    return sorted(files, key=lambda file: (file.name == "last.ckpt", file.stat().st_mtime_ns), reverse=True)
+
+
+def newest(folder: Path) -> Saved:
+    """The newest checkpoint that is whole; of each newer one a warning on stderr. Raises UserError if there is none."""
+    passed_over: set[int] = set()
+    for path in checkpoints(folder):
+        if (inode := path.stat().st_ino) in passed_over:  # another name of the same file
+            continue
+        try:
+            return read(path)
+        except (OSError, ValueError, KeyError, RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+            reason = str(error).partition("\n")[0]
+            print(f"warning: {path} is damaged ({reason}): going on from the one before", file=sys.stderr)
+            passed_over.add(inode)
+    found = "none of its checkpoints is whole" if passed_over else "it has no checkpoints/*.ckpt"
+    raise UserError(f"{folder} cannot be resumed: {found}; start a new run")
+
+
+def read(path: Path) -> Saved:
+    """Check every byte, then read what is not a tensor. Nothing in the file can name code to run.
+
+    PyTorch writes a CRC-32 for each part of its (zip) file, but does not look at it when it loads.
+    """
+    with zipfile.ZipFile(path) as parts:
+        if broken := parts.testzip():
+            raise zipfile.BadZipFile(f"{broken} has another checksum than it was written with")
+    content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)  # no tensor of it is read
+    return Saved(path, content["global_step"], content["config"], content["corpus"], content["starts"])
+
+
+def check(saved: Saved, config: Config, corpus: str | None = None) -> None:
+    """Raise UserError, naming the field, if the run cannot go on as `config` says, on the data `corpus` (a hash).
+
+    A vocabulary size that `config` leaves open is the tokenizer's, and the tokenizer is part of the corpus.
+    """
+    new = config.model_dump(mode="json")
+    for name, before, now in (
+        *in_section("model", saved.config, new, skip={"name", "residual_dtype", "init_std"}),
+        *in_section("batch", saved.config, new),
+        ("data.sequence_length", saved.config["data"]["sequence_length"], new["data"]["sequence_length"]),
+        ("trainer.devices", saved.config["trainer"]["devices"], new["trainer"]["devices"]),
+        ("seed", saved.config["seed"], new["seed"]),  # the data's order comes from it
+    ):
+        if before != now and (name, now) != ("model.vocab_size", None):
+            raise UserError(f"{name}={now}, but the run to resume has {before}: leave it, or start a new run")
+    if corpus not in (None, saved.corpus):
+        raise UserError(
+            f"the run to resume was trained on other data (corpus {saved.corpus}, now {corpus}): give it the data.* "
+            "and tokenizer.* that it had, with the same content, or start a new run"
+        )
+    if saved.step >= config.trainer.max_steps:
+        raise UserError(
+            f"the run has already taken its {saved.step} steps: "
+            f"type trainer.max_steps={2 * saved.step} (or any more) to go on"
+        )
+
+
+def in_section(
+    section: str, old: dict[str, Any], new: dict[str, Any], skip: frozenset[str] | set[str] = frozenset()
+) -> list[tuple[str, Any, Any]]:
+    """(name, value before, value now) of a section's fields."""
+    return [(f"{section}.{key}", old[section].get(key), new[section][key]) for key in sorted(set(new[section]) - skip)]
+
+
+def from_anywhere(config: Config) -> Config:
+    """The config with absolute paths: a run goes on from any working directory."""
+
+    def absolute(path: str) -> str:
+        return str(Path(path).expanduser().absolute())
+
+    data, tokenizer = config.data, config.tokenizer
+    changed: dict[str, Any] = {"files": [absolute(path) for path in data.files]}
+    if data.dataset is not None and Path(data.dataset).is_dir():
+        changed["dataset"] = absolute(data.dataset)
+    if tokenizer.path is not None:
+        tokenizer = tokenizer.model_copy(update={"path": absolute(tokenizer.path)})
+    return config.model_copy(update={"data": data.model_copy(update=changed), "tokenizer": tokenizer})
