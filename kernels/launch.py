@@ -103,21 +103,22 @@ def forward(N: int, rows: int, fused_add: bool) -> Rows | Chunks:
     width = next_power_of_2(N)
     if INTERPRETED and width <= 16384:
         return Rows(interpreted_rows(N, rows), width, 4)
-    if width <= 2048:  # 16 elements a thread: 512 1.00, 1024 .99, 2048 1.00; 32 a thread lose 1 to 2% from 1024
-        return Rows(min(2048 // width, 64), width, 4)
-    if width == 4096 or N < 8192:  # a row a program: 3072 1.00, 4096 .98 to 1.00, 5120 1.00, 7168 1.01
-        return Rows(1, width, 8)
-    if fused_add and width <= 16384:  # 8192 1.00, 16384 1.01; 16 warps .99
+    if fused_add and width <= 4096:  # 16 elements a thread: 1024 1.02, 2048 1.02, 4096 .99
+        return Rows(min(max(1, 2048 // width), 64), width, 4 if width <= 2048 else 8)
+    if fused_add and width <= 16384:  # 8192 1.01, 16384 1.01; 16 warps .99
         return Rows(1, width, 32)
-    if N == 16384:  # .99
-        return Rows(1, width, 16)
-    if N < 16384:  # reading again beats holding: fewer registers, more rows in flight. 8192 .99, 11008 .98, 14336 .99
+    if width <= 2048:  # 32 elements a thread: 512 .99, 1024 1.00, 2048 1.00; with 16, 512 .97 and 768 .92
+        return Rows(min(2048 // width, 64), width, 2)
+    if N < 8192:  # a row a program, by 4 warps: 3072 1.00, 4096 .99, 5120 1.00; by 8 .89, .96, .94
+        return Rows(1, width, 4)
+    # Reading again beats holding: fewer registers, more rows in flight.
+    if N <= 16384:  # 8192 1.02, 16384 1.00
         return Chunks(8192, 16)
-    if width == 32768:  # .96; a row held in one tile .92
-        return Chunks(16384, 32)
-    if width == 65536:  # .84; the rows in flight, 132 x 2 of 128 KiB, still fit in 60 MB of L2
-        return Chunks(32768, 32)
-    return Chunks(16384, 32, programs_per_sm=2)  # 131072 .71, 262144 .65: they no longer do
+    if N <= 32768:  # 1.01; 16 warps 1.00
+        return Chunks(8192, 32)
+    if N <= 65536:  # .95; two programs an SM .88: the rows in flight no longer fit in L2
+        return Chunks(16384, 32, programs_per_sm=1)
+    return Chunks(16384, 32, programs_per_sm=2)  # 131072 .78, 262144 .71; one program an SM .77, .70
 
 
 def split(N: int) -> tuple[int, int]:
@@ -166,6 +167,13 @@ def backward(N: int, rows: int, input_bytes: int, fused_add: bool, shared_memory
         tile = 8192 if narrow else 4096
         shape = PersistentRows(max(1, min(tile // width, 128)), width, 1, 8, 3, 1)
     return fit(shape, input_bytes, shared_memory)
+
+
+def sum_parts(parts: int, N: int) -> tuple[int, int]:
+    """(parts, columns) of a tile of the kernel that sums the parts of dweight: all parts are loaded at once, since at
+    real sizes it lasts as long as one load takes to arrive."""
+    block_p = next_power_of_2(parts)
+    return block_p, next_power_of_2(N) if INTERPRETED else max(16, 8192 // block_p)
 
 
 def fit(shape: PersistentRows, input_bytes: int, shared_memory: int) -> PersistentRows:

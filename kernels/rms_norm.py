@@ -10,8 +10,8 @@ Floor, bytes an element in bf16: rms_norm 4 forward (x; y) and 6 backward (dy, x
 stream), the weight and one fp32 number a row. Everything inside is fp32, with one rounding at each store.
 
 Rows up to 16384 wide are read once from device memory; wider ones twice, the second time from L2 as far as it reaches.
-Backward, a fixed number of programs walk over the rows, each with its part of dweight in fp32 registers; PyTorch sums
-the parts, in an order that depends on their shape alone: same input, same bits.
+Backward, a fixed number of programs walk over the rows, each with its part of dweight in fp32 registers; a small second
+kernel sums the parts in a fixed order: same input, same bits.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ import triton
 from torch import Tensor
 
 from kernels import launch, operator
-from kernels.rms_norm_tile import rms_norm_backward, rms_norm_forward
+from kernels.rms_norm_tile import rms_norm_backward, rms_norm_forward, sum_parts
 from kernels.rms_norm_wide import rms_norm_backward_statistics, rms_norm_backward_strips, rms_norm_forward_wide
 
 
@@ -120,7 +120,9 @@ def backward(
         strips = (triton.cdiv(N, shape.block_n), programs)
         operator.launch(rms_norm_backward_strips, strips, device, *inputs, mean_dot, *outputs, *strides, M, **constants)
     if needs_dweight:
-        dweight = parts.sum(0).to(dweight.dtype)
+        block_p, block_n = launch.sum_parts(programs, N)
+        tile = {"P": programs, "N": N, "BLOCK_P": block_p, "BLOCK_N": block_n}
+        operator.launch(sum_parts, (triton.cdiv(N, block_n),), device, parts, dweight, **tile)
     return dx, dresidual, dweight
 
 

@@ -10,8 +10,12 @@ import triton.language as tl
 
 @triton.jit
 def rsqrt(x):
-    """Rounded to nearest, once a row; the hardware's approximation would be most of the error of an fp32 result."""
-    return tl.div_rn(tl.full(x.shape, 1.0, tl.float32), tl.sqrt_rn(x))
+    """Rounded to nearest, once a row: the hardware's approximation would be most of the error of an fp32 result, so a
+    step of Newton's follows. (sqrt_rn and div_rn are calls, and their registers cost an SM half of its programs.)
+    """
+    y = tl.rsqrt(x)
+    y64 = y.to(tl.float64)
+    return tl.where(x < float("inf"), (y64 * (1.5 - 0.5 * x.to(tl.float64) * y64 * y64)).to(tl.float32), y)
 
 
 @triton.jit
@@ -150,3 +154,13 @@ def rms_norm_backward(
         for i in tl.static_range(PIECES):
             columns = i * BLOCK_N + tl.arange(0, BLOCK_N)
             tl.store(dweight_ptr + tl.program_id(0) * N + columns, tl.sum(dweight[i], 0), mask=columns < N)
+
+
+@triton.jit
+def sum_parts(parts_ptr, sum_ptr, P: tl.constexpr, N: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_N: tl.constexpr):
+    """parts (P, N) fp32 -> sum over P in the dtype of sum_ptr; BLOCK_P >= P."""
+    parts = tl.arange(0, BLOCK_P)
+    columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    mask = (parts < P)[:, None] & (columns < N)[None, :]
+    values = tl.load(parts_ptr + parts[:, None] * N + columns[None, :], mask=mask, other=0.0)
+    tl.store(sum_ptr + columns, tl.sum(values, 0).to(sum_ptr.dtype.element_ty), mask=columns < N)
