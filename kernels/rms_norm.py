@@ -21,7 +21,8 @@ import torch
 import triton
 from torch import Tensor
 
-from kernels import launch, operator
+from kernels import launch_norm, operator
+from kernels.launch import Rows
 from kernels.rms_norm_tile import rms_norm_backward, rms_norm_forward, sum_parts
 from kernels.rms_norm_wide import rms_norm_backward_statistics, rms_norm_backward_strips, rms_norm_forward_wide
 
@@ -51,9 +52,9 @@ def forward(
     arguments = (x_rows, r_rows, w, y, stream, rstd, *(stride // align for stride in strides), M)
     constants = {"N": N, "ALIGN": align, "eps": eps, "offset": offset}
     constants |= {"HAS_RESIDUAL": residual is not None, "HAS_WEIGHT": weight is not None}
-    shape = launch.forward(N, M, fused_add=residual is not None)
+    shape = launch_norm.forward(N, M, fused_add=residual is not None)
     grid = (shape.programs(M, operator.multiprocessors(x.device)),)
-    kernel = rms_norm_forward if isinstance(shape, launch.Rows) else rms_norm_forward_wide
+    kernel = rms_norm_forward if isinstance(shape, Rows) else rms_norm_forward_wide
     operator.launch(kernel, grid, x.device, *arguments, **constants, **shape.constants())
     return y, stream, rstd
 
@@ -98,7 +99,7 @@ def backward(
     device, sms = x.device, operator.multiprocessors(x.device)
     w = x if weight is None else weight.contiguous()
     input_bytes = dy.element_size() + x.element_size() + (0 if dstream is None else dstream.element_size())
-    shape = launch.backward(N, M, input_bytes, dstream is not None, operator.shared_memory(device))
+    shape = launch_norm.backward(N, M, input_bytes, dstream is not None, operator.shared_memory(device))
     programs = shape.programs(N, sms)
     parts = torch.empty((programs, N) if needs_dweight else (0,), device=device, dtype=torch.float32)
     inputs, outputs = (*rows, w, rstd), (dx, dresidual, parts)
@@ -111,7 +112,7 @@ def backward(
         "NEEDS_DRESIDUAL": dresidual_dtype is not None,
         "NEEDS_DWEIGHT": needs_dweight,
     }  # fmt: skip
-    if isinstance(shape, launch.PersistentRows):
+    if isinstance(shape, launch_norm.PersistentRows):
         operator.launch(rms_norm_backward, (programs,), device, *inputs, *outputs, *strides, M, **constants)
     else:
         mean_dot = torch.empty_like(rstd)
@@ -120,7 +121,7 @@ def backward(
         strips = (triton.cdiv(N, shape.block_n), programs)
         operator.launch(rms_norm_backward_strips, strips, device, *inputs, mean_dot, *outputs, *strides, M, **constants)
     if needs_dweight:
-        block_p, block_n = launch.sum_parts(programs, N)
+        block_p, block_n = launch_norm.sum_parts(programs, N)
         tile = {"P": programs, "N": N, "BLOCK_P": block_p, "BLOCK_N": block_n}
         operator.launch(sum_parts, (triton.cdiv(N, block_n),), device, parts, dweight, **tile)
     return dx, dresidual, dweight

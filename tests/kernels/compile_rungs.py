@@ -18,7 +18,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels import adamw, launch, rms_norm_tile, rms_norm_wide
+from kernels import adamw, launch, launch_norm, rms_norm_tile, rms_norm_wide
 from kernels.linear_cross_entropy_chunks import row_stride
 from kernels.linear_cross_entropy_rows import cross_entropy_rows
 from kernels.rms_norm_simple import rms_norm_simple_backward, rms_norm_simple_forward
@@ -78,16 +78,16 @@ def rungs(capability: int) -> Iterator[tuple[str, Any, dict[str, Any], int]]:
             label = f"cross-entropy{'+gradient' * gradient}{'+smoothing' * (smoothing > 0)} {V}"
             yield label, cross_entropy_rows, constants | launch.cross_entropy(V, 1).constants(), 1
     for N, add in FORWARD:
-        shape = launch.forward(N, 1, add)
-        wide = isinstance(shape, launch.Chunks)
+        shape = launch_norm.forward(N, 1, add)
+        wide = isinstance(shape, launch_norm.Chunks)
         kernel = rms_norm_wide.rms_norm_forward_wide if wide else rms_norm_tile.rms_norm_forward
         constants = scale | {"N": N, "eps": 1e-6, "HAS_RESIDUAL": add} | shape.constants()
         yield f"forward{'+add' * add} {N}", kernel, constants, 1
     for N, add in BACKWARD:
-        backward = launch.backward(N, 1, 2 * (2 + add), add, SHARED_MEMORY[capability])
+        backward = launch_norm.backward(N, 1, 2 * (2 + add), add, SHARED_MEMORY[capability])
         constants = scale | {"N": N, "HAS_DSTREAM": add} | backward.constants()
         constants |= {"NEEDS_DX": True, "NEEDS_DRESIDUAL": False, "NEEDS_DWEIGHT": True}
-        if isinstance(backward, launch.Strips):
+        if isinstance(backward, launch_norm.Strips):
             statistics = scale | {"N": N} | backward.statistics.constants()
             yield f"statistics {N}", rms_norm_wide.rms_norm_backward_statistics, statistics, 1
             yield f"strips{'+add' * add} {N}", rms_norm_wide.rms_norm_backward_strips, constants, 1
