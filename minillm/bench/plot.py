@@ -27,10 +27,13 @@ def save_plot(path: Path, results: Results) -> str:
                 bold = results.implementations[name].role == "ours"
                 panel.plot(*zip(*sorted(points), strict=True), marker="o", label=name, linewidth=3 if bold else 1.2)
         panel.set(xlabel="width", title=direction, ylim=(0, 1.05))
+        widths = sorted({row.case.width for row in rows})
         panel.set_xscale("log", base=2)
+        panel.set_xticks(widths, map(str, widths), rotation=60)
+        panel.minorticks_off()
         panel.axhline(1.0, color="black", linewidth=0.8)
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("fraction of the copy roof")
-    panels[0].legend()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=8, frameon=False)
     FigureCanvasAgg(figure).print_png(str(path))
     return ""
