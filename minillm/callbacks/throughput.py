@@ -9,11 +9,11 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from minillm.callbacks.clock import Step, StepClock
-from minillm.callbacks.idle import IdleProbe
+from minillm.callbacks.idle import IdleProbe, idle_share
 from minillm.flops import mfu
 
 GIB = 2**30
-PROFILED_STEPS = 3  # the last ones, profiled for the GPU's idle share: not counted
+PROFILED_STEPS = 3  # the last ones, profiled for the time of their kernels: not counted
 
 
 def quantile(values: Sequence[float], q: float) -> float:
@@ -130,10 +130,12 @@ class Throughput(Callback):
     def summary(self) -> dict[str, Any]:
         """`summary.json`'s part; None for what was not measured."""
         self.collect()
+        rates = self.rates(self.counted)
+        step_ms = rates["step_ms"] and rates["step_ms"]["median"]
         return {
-            **self.rates(self.counted),
+            **rates,
             "model_flops_per_token": self.flops_per_token,
             "peak_flops": self.peak_flops,
-            "gpu_idle_share": self.idle.share if self.idle else None,
+            "gpu_idle_share": idle_share(self.idle.busy_ms, step_ms) if self.idle else None,
             **self.memory(),
         }

@@ -10,7 +10,7 @@ import torch
 
 from minillm import hardware
 from minillm.callbacks.clock import StepClock
-from minillm.callbacks.idle import idle_share
+from minillm.callbacks.idle import covered, idle_share
 from minillm.callbacks.throughput import Throughput, quantile
 from minillm.flops import flops_per_token, matmul_parameters
 from minillm.model import Llama
@@ -115,7 +115,9 @@ def test_peaks_are_dense_bf16_or_unknown(name: str, peak: float | None) -> None:
     assert hardware.peak_flops(name) == peak
 
 
-def test_idle_share_counts_what_no_kernel_covers_once() -> None:
-    assert idle_share([(0, 10), (5, 12), (20, 40), (22, 25)]) == pytest.approx(8 / 40)
-    assert idle_share([(20, 40), (0, 20)]) == 0
-    assert idle_share([]) is None
+def test_what_no_kernel_covers_is_idle_and_what_two_cover_is_busy_once() -> None:
+    assert covered([(0, 10), (5, 12), (20, 40), (22, 25)]) == 32
+    assert covered([]) == 0
+    assert idle_share(32.0, 40.0) == pytest.approx(0.2)
+    assert idle_share(41.0, 40.0) == 0  # two measurements, each with its noise
+    assert idle_share(None, 40.0) is idle_share(32.0, None) is None
