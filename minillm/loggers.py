@@ -10,13 +10,16 @@ import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from lightning.pytorch.loggers import Logger
 
-from minillm.config import LoggerConfig
+from minillm.config import Config, LoggerConfig
 from minillm.whole import whole_file
+
+if TYPE_CHECKING:
+    from wandb import Run
 
 KEYS = (
     "train/loss", "train/grad_norm", "train/lr", "val/loss", "val/bits_per_byte",
@@ -94,26 +97,20 @@ class WandbLog(Logger):
         before: list[dict[str, str]] | None,
     ) -> None:
         """before: the rows (of `CSVLog`) that a resumed run goes on after; None in a new run."""
-        import wandb  # half a second, only where it is wanted
-
         super().__init__()
         (folder / "wandb").mkdir(exist_ok=True)
         id_file = folder / "wandb" / "run_id"
         run_id = id_file.read_text() if before is not None and id_file.exists() else uuid.uuid4().hex[:8]
         offline_until = last_offline_step(folder / "wandb", run_id)
-        self.run = wandb.init(
-            mode=mode(),
-            dir=folder,
+        self.run = start_wandb(
+            folder,
+            config,
             id=run_id,
             resume="allow",
             name=folder.name,
-            project=os.environ.get("WANDB_PROJECT") or config.project,
-            entity=os.environ.get("WANDB_ENTITY") or config.entity,
-            group=os.environ.get("WANDB_RUN_GROUP") or config.group,
             tags=tags,
             config=run_config,
             allow_val_change=True,  # a run may go on with another norm
-            settings=wandb.Settings(silent=True, console="off", init_timeout=30, disable_git=True, disable_code=True),
         )
         with whole_file(id_file) as file:
             file.write(run_id)
@@ -146,6 +143,31 @@ class WandbLog(Logger):
 
     def finalize(self, status: str) -> None:
         self.run.finish(exit_code=0 if status == "success" else 1)
+
+
+def start_wandb(folder: Path, logger: LoggerConfig, **about: Any) -> "Run":
+    """A W&B run with its files in the folder, that says nothing, asks nothing and hangs at nothing.
+
+    `about` goes to wandb.init. WANDB_PROJECT, WANDB_ENTITY and WANDB_RUN_GROUP win over the config.
+    """
+    import wandb  # half a second, only where it is wanted
+
+    return wandb.init(
+        mode=mode(),
+        dir=folder,
+        project=os.environ.get("WANDB_PROJECT") or logger.project,
+        entity=os.environ.get("WANDB_ENTITY") or logger.entity,
+        group=os.environ.get("WANDB_RUN_GROUP") or logger.group,
+        settings=wandb.Settings(silent=True, console="off", init_timeout=30, disable_git=True, disable_code=True),
+        **about,
+    )
+
+
+def choices(config: Config, layers_ran: Mapping[str, str], precision: str) -> list[str]:
+    """The choices of a run, as W&B's tags (which have 64 characters at most)."""
+    layers = [f"{layer}={name}" for layer, name in layers_ran.items()]
+    compiled = "compile" if config.compile else "no-compile"
+    return [tag[:64] for tag in (config.model.name, *layers, precision, compiled)]
 
 
 def last_offline_step(folder: Path, run_id: str) -> int:

@@ -1,0 +1,135 @@
+"""What scripts/compare.py does.
+
+Exit status: 0 done; 1 it cannot be finished (a variant cannot run here or is not comparable, or all failed); 2 the
+command or its configuration is wrong, nothing was done; 143 and 130 stopped by SIGTERM and SIGINT, what was measured is
+kept.
+"""
+
+import os
+import shlex
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from minillm.cli import fail
+from minillm.compare.plan import Options, make_plan
+from minillm.compose import RUNS
+from minillm.errors import UserError
+
+if TYPE_CHECKING:
+    from minillm.compare.records import Measurement
+
+FOLDER = "hydra.run.dir="
+USAGE = """Trains variants in turns: which is faster, with what certainty, and is training still the same?
+
+  python scripts/compare.py norm=eager,triton
+  python scripts/compare.py experiment=norm_110m norm=eager,torch,triton loss=eager,triton compare.minutes=20
+  python scripts/compare.py layers=each
+  python scripts/compare.py norm=eager,my_package.my_module:MyNorm
+  python scripts/compare.py runs=DIR,DIR          finished runs in a table: no interval, no verdict
+
+Any value of train.py can be typed; one with commas is compared, the first value is the baseline.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Run a command line; returns the exit status."""
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(USAGE)
+        for name, field in Options.model_fields.items():
+            print(f"  compare.{name + '=':<9}{field.description}")
+        print("  compare.resume=  go on with an interrupted comparison, by its folder; nothing is typed beside it")
+        print("  hydra.run.dir=   where the results go; runs/<date>/<time>_compare_<keys> unless given")
+        return 0
+    sys.path.append(os.getcwd())  # norm=my_module:MyNorm, from where the command was typed
+    try:
+        return run(arguments)
+    except UserError as error:
+        fail(error, status=2)
+
+
+def run(arguments: list[str]) -> int:
+    """Find out which of the three it is: finished runs, an interrupted comparison, a new one."""
+    for argument in arguments:
+        if argument.startswith("-"):
+            raise UserError(f"{argument} is no option here: values are typed as key=value; lists need no -m")
+    typed = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    folder_typed = sum(argument.startswith(FOLDER) for argument in arguments)
+    if ("runs" in typed and len(arguments) > 1 + folder_typed) or ("compare.resume" in typed and len(arguments) > 1):
+        alone = "runs" if "runs" in typed else "compare.resume"
+        raise UserError(f"{alone}= brings its own configuration: leave the rest out")
+    # Slow to import: not for mistakes
+    from minillm.compare.files import read
+    from minillm.compare.records import Measurement
+
+    if "compare.resume" in typed:
+        folder = Path(typed["compare.resume"]).expanduser().resolve()
+        return measured(read(folder), folder)
+    now = datetime.now()
+    command, started = shlex.join(["python", "scripts/compare.py", *arguments]), now.isoformat(timespec="seconds")
+    if "runs" in typed:
+        folders = [Path(folder).expanduser() for folder in typed["runs"].split(",")]
+        return tabulated(folders, command, started, new_folder(typed.get("hydra.run.dir"), "runs", now))
+    plan = make_plan([argument for argument in arguments if not argument.startswith(FOLDER)])
+    folder = new_folder(typed.get("hydra.run.dir"), "_".join(plan.varied), now)
+    return measured(Measurement(plan=plan, command=command, started=started), folder)
+
+
+def new_folder(typed: str | None, label: str, now: datetime) -> Path:
+    """Where the results go. Raises UserError where some are already."""
+    from minillm.compare.files import NAME
+
+    default = RUNS / f"{now:%Y-%m-%d}" / f"{now:%H-%M-%S}_compare_{label}"
+    folder = Path(typed or default).expanduser().resolve()
+    if (folder / NAME).exists():
+        raise UserError(f"{folder} already holds a comparison: type compare.resume={folder}, or choose another folder")
+    return folder
+
+
+def tabulated(runs: list[Path], command: str, started: str, folder: Path) -> int:
+    """Finished runs in the same files."""
+    from minillm.compare import files, finished
+    from minillm.compare.report.tables import markdown
+
+    result = finished.tabulated(runs, command, started)
+    folder.mkdir(parents=True, exist_ok=True)
+    files.save(folder, result)
+    print(f"{markdown(result)}\n{folder}")
+    return 0
+
+
+def measured(measurement: "Measurement", folder: Path) -> int:
+    """Measure what is left, write and show what comes out, name the folder."""
+    from minillm.compare import files, runner
+    from minillm.compare.report.tables import markdown
+    from minillm.compare.report.tracking import track
+    from minillm.signals import Signals, Stopped
+
+    folder.mkdir(parents=True, exist_ok=True)
+    state = measurement
+
+    def save(so_far: "Measurement") -> None:
+        nonlocal state
+        state = so_far
+        files.write(folder, state, "running")
+
+    status, code = "finished", 0
+    try:
+        with Signals():
+            state = runner.measure(measurement, folder, save, lambda text: print(text, flush=True))
+    except Stopped as stop:
+        status, code = "interrupted", int(str(stop.code))
+    except UserError as error:  # known only now: a variant cannot run here, or is not comparable
+        files.write(folder, state, "refused")
+        fail(error, status=1)
+    result = files.write(folder, state, status)
+    print(f"\n{markdown(result)}")
+    if status == "interrupted":
+        print(f"interrupted; to go on: python scripts/compare.py compare.resume={folder}")
+    else:
+        code = 0 if runner.alive(state) else 1
+        if line := track(result, folder):
+            print(line)
+    print(folder)
+    return code

@@ -1,0 +1,91 @@
+"""The command: what it writes and says, and how it ends."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from minillm.compare.cli import main, measured
+from minillm.compare.files import read
+from minillm.compare.process import WorkerError
+from minillm.compare.records import Failed
+from minillm.compare.report import tracking
+from tests.compare.made import Workshop, measurement
+
+
+def test_the_results_are_shown_written_and_named(
+    shop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert measured(measurement(), tmp_path) == 0
+    shown = capsys.readouterr().out
+    assert "4 rounds of 2 variants" in shown.splitlines()[0]  # how long it takes comes first
+    assert (tmp_path / "comparison.md").read_text() in shown
+    assert shown.splitlines()[-1] == str(tmp_path)
+    assert json.loads((tmp_path / "comparison.json").read_text())["status"] == "finished"
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_comparison_is_kept_and_one_command_goes_on(
+    shop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int, status: int
+) -> None:
+    def stop() -> None:
+        if len(read(tmp_path).rounds if (tmp_path / "comparison.json").exists() else []) == 2:
+            os.kill(os.getpid(), number)
+
+    shop.before_turn = stop
+    assert measured(measurement(), tmp_path) == status
+    assert (json.loads((tmp_path / "comparison.json").read_text())["status"], shop.living) == ("interrupted", [])
+    assert f"compare.resume={tmp_path}" in capsys.readouterr().out
+    shop.before_turn = lambda: None
+    assert main([f"compare.resume={tmp_path}"]) == 0
+    assert len(read(tmp_path).rounds) == 4
+
+
+def test_a_finished_comparison_says_where_its_wandb_runs_are(
+    shop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "track", lambda result, folder: f"{result['status']}: there")
+    measured(measurement(), tmp_path)
+    assert capsys.readouterr().out.splitlines()[-2:] == ["finished: there", str(tmp_path)]
+
+
+def test_what_is_not_comparable_ends_with_status_1_and_a_sentence(
+    shop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop.env = {"torch": {"torch": "2.14"}}
+    with pytest.raises(SystemExit) as caught:
+        measured(measurement(), tmp_path)
+    assert caught.value.code == 1
+    assert capsys.readouterr().err.startswith("error: not comparable: env.torch differs")
+
+
+def test_a_variant_that_cannot_run_here_ends_it_before_a_step_is_measured(
+    shop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop.fails = {"torch": (0, WorkerError(Failed(error="it needs a GPU", refused=True)))}
+    with pytest.raises(SystemExit) as caught:
+        measured(measurement(), tmp_path)
+    assert caught.value.code == 1
+    assert capsys.readouterr().err == "error: norm=torch: it needs a GPU\n"
+    assert [told for _, told in shop.log] == ["start", "start"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        (["norm=eager"], "nothing to compare"),
+        (["-m", "norm=eager,torch"], "lists need no -m"),
+        (["runs=a,b", "norm=eager"], "runs= brings its own configuration"),
+        (["compare.resume=nowhere"], "there is no comparison.json"),
+    ],
+)
+def test_a_mistake_is_a_sentence_before_any_work(
+    shop: Workshop, typed: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(typed)
+    assert caught.value.code == 2
+    assert sentence in capsys.readouterr().err
+    assert shop.log == []
