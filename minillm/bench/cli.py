@@ -4,16 +4,20 @@ import shlex
 import sys
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from minillm.bench import report
-from minillm.bench.config import BenchConfig, parse, usage
+from minillm.bench.config import BenchConfig, parse, read, usage
 from minillm.bench.conformance import conformance
 from minillm.bench.plot import save_plot
 from minillm.bench.runner import choose, make_op, run
 from minillm.errors import UserError
 from minillm.hardware import environment, version
+
+if TYPE_CHECKING:
+    from minillm.bench.step.config import StepConfig
 
 REPOSITORY = Path(__file__).parents[2]
 PEERS = ("liger-kernel", "quack-kernels")
@@ -22,16 +26,25 @@ PEERS = ("liger-kernel", "quack-kernels")
 def main(arguments: list[str]) -> int:
     """The process's exit status: 0, 1 if a conformance check failed, 2 for a command that cannot be meant."""
     if not arguments or set(arguments) & {"--help", "-h"}:
-        print(f"usage: python scripts/bench.py op=rms_norm [key=value ...]\n\n{usage()}")
+        print(help_text())
         return 0
     sys.path.insert(0, str(Path.cwd()))  # impl=package.module:name is looked for where the command is typed
     try:
-        config = parse(arguments)
         command = shlex.join(["python", "scripts/bench.py", *arguments])
+        if "op=step" in arguments:
+            return measure_step(arguments, command)
+        config = parse(arguments)
         return check(config) if config.check else measure(config, command)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
+
+
+def help_text() -> str:
+    from minillm.bench.step.config import StepConfig
+
+    operators = f"usage: python scripts/bench.py op=rms_norm [key=value ...]\n\n{usage(BenchConfig)}"
+    return f"{operators}\n\n       python scripts/bench.py op=step model=110m [key=value ...]\n\n{usage(StepConfig)}"
 
 
 def measure(config: BenchConfig, command: str) -> int:
@@ -43,6 +56,18 @@ def measure(config: BenchConfig, command: str) -> int:
     show("\n" + text + (f"\n{trouble}\n" if trouble else ""))
     show(str(folder))
     return 0
+
+
+def measure_step(arguments: list[str], command: str) -> int:
+    from minillm.bench.step import report, runner  # slow to import: all of training
+    from minillm.bench.step.config import StepConfig
+
+    results = runner.plan(read(arguments, StepConfig))
+    folder = output_folder(results.options, datetime.now())
+    runner.run(results, save=lambda: report.save(folder, results, command), progress=show)
+    show("\n" + report.markdown(results, command))
+    show(str(folder))
+    return 0 if any(variant.ms for variant in results.variants) else 1
 
 
 def check(config: BenchConfig) -> int:
@@ -58,7 +83,7 @@ def check(config: BenchConfig) -> int:
     return 1 if failed else 0
 
 
-def output_folder(config: BenchConfig, now: datetime) -> Path:
+def output_folder(config: "BenchConfig | StepConfig", now: datetime) -> Path:
     """Where the results go: as asked, else `runs/<date>/<time>_bench_<op>` in the repository."""
     return config.out or REPOSITORY / "runs" / f"{now:%Y-%m-%d}" / f"{now:%H-%M-%S}_bench_{config.op}"
 

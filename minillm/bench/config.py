@@ -4,7 +4,7 @@
 """
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import torch
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -14,6 +14,7 @@ from minillm.errors import UserError
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 Dtype = Literal["bf16", "fp16", "fp32"]
 MAX_WIDTH = 262_144
+Options = TypeVar("Options", bound=BaseModel)
 
 
 def commas(value: object) -> object:
@@ -32,7 +33,7 @@ class BenchConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    op: str = Field(description="the operator: rms_norm, rotary, swiglu or linear_cross_entropy")
+    op: str = Field(description="the operator: rms_norm, rotary, swiglu, linear_cross_entropy", examples=["rms_norm"])
     impl: Strings = Field((), description="names, or package.module:name of your own; all of them unless given")
     width: Widths = Field((), description="elements a row (of a loss: its vocabulary); those of models unless given")
     rows: Count | None = Field(None, description="rows; as many as make 2^28 elements unless given")
@@ -77,41 +78,46 @@ def key_of(name: str) -> str:
 
 
 def parse(arguments: list[str]) -> BenchConfig:
-    """`["op=rms_norm", "width=512,768"]` as a BenchConfig. Raises UserError, one line for each thing that is wrong."""
+    """`["op=rms_norm", "width=512,768"]` as a BenchConfig."""
+    return read(arguments, BenchConfig)
+
+
+def read(arguments: list[str], options: type[Options]) -> Options:
+    """`key=value` arguments as options. Raises UserError, one line for each thing that is wrong."""
     values: dict[str, Any] = {}
     problems = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if not equals or not value:
-            problems.append(f"{argument} is no key=value: type, for example, width=1024,4096")
+            problems.append(f"{argument} is no key=value: type, for example, impl=eager,torch")
         elif key in values:
             problems.append(f"{key}= is given twice: give it once, with commas if it takes a list")
         else:
             values[key] = value
     try:
-        config = BenchConfig.model_validate(values)
+        config = options.model_validate(values)
     except ValidationError as error:
-        problems += [sentence(detail) for detail in error.errors()]
+        problems += [sentence(detail, options) for detail in error.errors()]
     if problems:
         raise UserError("\n".join(problems))
     return config
 
 
-def sentence(detail: Any) -> str:
+def sentence(detail: Any, options: type[BaseModel]) -> str:
     """One of pydantic's findings, as it concerns what was typed."""
-    keys = ", ".join(key_of(name) for name in BenchConfig.model_fields)
     key = str(detail["loc"][0]) if detail["loc"] else ""
     if detail["type"] == "extra_forbidden":
-        return f"{key}= is no option: choose among {keys}"
+        return f"{key}= is no option: choose among {', '.join(key_of(name) for name in options.model_fields)}"
     if detail["type"] == "missing":
-        return f"{key}= is missing: type op=rms_norm"
+        example = options.model_fields[key].examples
+        return f"{key}= is missing: type {key}={example[0] if example else 'VALUE'}"
     if not key:
         return str(detail["ctx"]["error"])
     message = detail["msg"][0].lower() + detail["msg"][1:]
     return f"{key}={detail['input']}: {message}"
 
 
-def usage() -> str:
+def usage(options: type[BaseModel]) -> str:
     """The options, a line each."""
-    fields = BenchConfig.model_fields.items()
+    fields = options.model_fields.items()
     return "\n".join(f"  {key_of(name) + '=':<12}{field.description}" for name, field in fields)

@@ -8,6 +8,7 @@ import torch
 from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
+from minillm import distributed
 from minillm.callbacks.clock import Step, StepClock
 from minillm.callbacks.idle import IdleProbe, idle_share
 from minillm.flops import mfu
@@ -76,7 +77,7 @@ class Throughput(Callback):
                 self.idle.stop()
 
     def peaks(self) -> tuple[int, int]:
-        """Peak bytes (allocated, reserved) since the last reset; zeros without a GPU."""
+        """Peak bytes (allocated, reserved) of this rank since the last reset; zeros without a GPU."""
         if not torch.cuda.is_initialized():
             return 0, 0
         return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
@@ -90,15 +91,15 @@ class Throughput(Callback):
         """The logged metrics: speed over the counted steps since the last row."""
         self.collect()
         steps, self.since_last_row = self.since_last_row, []
-        speed = self.rates(steps)
+        speed, memory = self.rates(steps), self.memory()
         step_ms = speed["step_ms"]
         return {
             "perf/tokens_per_sec": speed["tokens_per_sec"],
             "perf/step_ms": None if step_ms is None else step_ms["median"],
             "perf/mfu": speed["mfu"],
             "perf/data_wait_ms": speed["data_wait_ms"],
-            "memory/peak_allocated_gib": self.memory()["peak_allocated_gib"],
-            "memory/peak_reserved_gib": self.memory()["peak_reserved_gib"],
+            "memory/peak_allocated_gib": memory["peak_allocated_gib"],
+            "memory/peak_reserved_gib": memory["peak_reserved_gib"],
         }
 
     def rates(self, steps: Sequence[Step]) -> dict[str, Any]:
@@ -118,14 +119,13 @@ class Throughput(Callback):
         }
 
     def memory(self) -> dict[str, float | None]:
+        """Of the rank that needed most; all ranks take part."""
+        keys = ("peak_allocated_gib", "peak_reserved_gib", "whole_run_peak_gib")
         if not torch.cuda.is_initialized():
-            return dict.fromkeys(("peak_allocated_gib", "peak_reserved_gib", "whole_run_peak_gib"))
+            return dict.fromkeys(keys)
         allocated, reserved = self.peaks()
-        return {
-            "peak_allocated_gib": allocated / GIB,
-            "peak_reserved_gib": reserved / GIB,
-            "whole_run_peak_gib": max(allocated, self.warmup_peak[0]) / GIB,
-        }
+        most = distributed.highest((allocated, reserved, max(allocated, self.warmup_peak[0])))
+        return {key: peak / GIB for key, peak in zip(keys, most, strict=True)}
 
     def summary(self) -> dict[str, Any]:
         """`summary.json`'s part; None for what was not measured."""
