@@ -43,7 +43,7 @@ def gradient_unit(dtype: torch.dtype, z_loss: float) -> float:
 
 def matmul(a: Tensor, b: Tensor, out: Tensor, *, add: bool = False) -> None:
     """out = a @ b, or out += a @ b; out is fp32, whatever a and b are, and nothing is rounded on the way."""
-    if a.is_cuda and a.dtype != out.dtype:
+    if a.device.type != "cpu" and a.dtype != out.dtype:
         torch.addmm(out, a, b, beta=int(add), out_dtype=out.dtype, out=out)
     else:
         torch.addmm(out, a.to(out.dtype), b.to(out.dtype), beta=int(add), out=out)

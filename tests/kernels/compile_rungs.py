@@ -6,21 +6,14 @@ Fails where a kernel does not compile, needs more shared memory than the card ha
 """
 
 import math
-import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from kernels import adamw, launch, launch_norm, rms_norm_tile, rms_norm_wide
 from kernels.linear_cross_entropy_chunks import row_stride
 from kernels.linear_cross_entropy_rows import cross_entropy_rows
+from kernels.resources import resources
 from kernels.rms_norm_simple import rms_norm_simple_backward, rms_norm_simple_forward
 from kernels.rotary_tile import rotary_backward, rotary_forward
 from kernels.swiglu import swiglu_backward, swiglu_forward
@@ -38,30 +31,6 @@ BACKWARD += [(16384, False), (16384, True), (262144, False)]
 SWIGLU = [48, 1000, 2048, 8192]
 HEADS = [(12, 12, 64), (32, 8, 64), (32, 8, 128), (14, 2, 64), (7, 1, 80), (3, 3, 66)]  # H, K, D
 VOCABULARIES = (1, 4096, 32000, 50257, 128256)
-
-
-def resources(
-    kernel: Any, pointers: dict[str, str], constants: dict[str, Any], capability: int
-) -> tuple[int, int, int]:
-    """(registers a thread, bytes of stack a thread, bytes of shared memory) of the compiled kernel."""
-    constants = dict(constants)
-    options = {"num_warps": constants.pop("num_warps")}
-    signature = {n: pointers.get(n, "constexpr" if n in constants else "i32") for n in kernel.arg_names}
-    aligned = {
-        (i,): [["tt.divisibility", 16]] for i, n in enumerate(kernel.arg_names) if n in pointers or "stride" in n
-    }
-    source = ASTSource(kernel, signature, constants, aligned)
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    with tempfile.TemporaryDirectory() as folder:
-        cubin = Path(folder, "kernel.cubin")
-        cubin.write_bytes(compiled.asm["cubin"])
-        report = subprocess.run(
-            [tool, "--dump-resource-usage", cubin], capture_output=True, text=True, check=True
-        ).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+)", report.split("Function")[1])
-    assert found, report
-    return int(found[1]), int(found[2]), compiled.metadata.shared
 
 
 def rungs(capability: int) -> Iterator[tuple[str, Any, dict[str, Any], int]]:
@@ -111,14 +80,14 @@ def main(capabilities: list[int]) -> None:
         for label, kernel, constants, programs in rungs(capability):
             names = [name for name in kernel.arg_names if name.endswith("_ptr")]
             pointers = dict.fromkeys(names, "*bf16") | {name: OTHERS[name] for name in names if name in OTHERS}
-            registers, stack, shared = resources(kernel, pointers, constants, capability)
+            types = dict.fromkeys(kernel.arg_names, "i32") | pointers
+            aligned = [name for name in kernel.arg_names if name in pointers or "stride" in name]
+            found = resources(kernel, types, constants, aligned, capability)
             tile = " ".join(f"{k}={v}" for k, v in constants.items() if k[:5] in ("BLOCK", "PIECE", "STAGE", "num_w"))
-            print(
-                f"sm_{capability} {label}: {registers} registers, {stack} B stack, {shared} B shared ({tile})",
-                flush=True,
-            )
-            assert shared * programs <= SHARED_MEMORY[capability], "more shared memory than the card has"
-            assert stack <= MOST_STACK, "spills"
+            taken = f"{found.registers} registers, {found.stack} B stack, {found.shared} B shared"
+            print(f"sm_{capability} {label}: {taken} ({tile})", flush=True)
+            assert found.shared * programs <= SHARED_MEMORY[capability], "more shared memory than the card has"
+            assert found.stack <= MOST_STACK, "spills"
 
 
 if __name__ == "__main__":
