@@ -11,13 +11,16 @@ Which norm, rotary positions and MLP run is the caller's choice (`layers/`). Wha
 precision, sharding) is in `apply.py`; nothing here knows of it.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import zip_longest
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from minillm.config import ModelConfig
+from minillm.kv_cache import KVCache
 from minillm.layers import Layers
 
 
@@ -35,7 +38,10 @@ def rope_tables(length: int, head_dim: int, theta: float, device: torch.device) 
 
 
 class Attention(nn.Module):
-    """Causal self-attention, H query heads over K key/value heads. (B, T, d) -> (B, T, d)."""
+    """Causal self-attention, H query heads over K key/value heads. (B, T, d) -> (B, T, d).
+
+    With a cache, x follows the positions that are in it: all of the prompt into an empty one, then a token at a time.
+    """
 
     def __init__(self, config: ModelConfig, layers: Layers) -> None:
         super().__init__()
@@ -45,11 +51,14 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.hidden_size, width + 2 * config.num_kv_heads * config.head_dim, bias=False)
         self.out = nn.Linear(width, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, cache: KVCache | None = None) -> Tensor:
         q, k, v = self.rope(self.qkv(x), cos, sin, num_heads=self.num_heads, num_kv_heads=self.num_kv_heads)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, heads, T, D), views
+        if cache is not None:
+            k, v = cache.append(k, v)
+        causal = x.shape[1] > 1  # one token sees all that came before it
         grouped = self.num_kv_heads != self.num_heads
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
@@ -76,15 +85,20 @@ class Block(nn.Module):
         self.mlp_norm = layers.norm(config.hidden_size)
         self.mlp = MLP(config, layers)
 
-    def forward(self, x: Tensor, stream: Tensor | None, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, x: Tensor, stream: Tensor | None, cos: Tensor, sin: Tensor, cache: KVCache | None = None
+    ) -> tuple[Tensor, Tensor]:
         """x (B, T, d): what the stream does not hold yet; stream None before the first block."""
         h, stream = self.attention_norm(x, stream)
-        h, stream = self.mlp_norm(self.attention(h, cos, sin), stream)
+        h, stream = self.mlp_norm(self.attention(h, cos, sin, cache), stream)
         return self.mlp(h), stream
 
 
 class Llama(nn.Module):
-    """tokens (B, T) int64 -> hidden states after the final norm (B, T, d)."""
+    """tokens (B, T) int64 -> hidden states after the final norm (B, T, d).
+
+    With `caches`, one a block, the tokens follow those that are in them, and are added.
+    """
 
     def __init__(self, config: ModelConfig, layers: Layers) -> None:
         """`config.vocab_size` must be set."""
@@ -111,11 +125,13 @@ class Llama(nn.Module):
         if self.config.tie_embeddings:
             self.lm_head.weight = self.embedding.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        cos, sin = rope_tables(tokens.shape[1], self.config.head_dim, self.config.rope_theta, tokens.device)
+    def forward(self, tokens: Tensor, caches: Sequence[KVCache] = ()) -> Tensor:
+        start, length = (caches[0].length, caches[0].capacity) if caches else (0, tokens.shape[1])
+        tables = rope_tables(length, self.config.head_dim, self.config.rope_theta, tokens.device)
+        cos, sin = (table[start : start + tokens.shape[1]] for table in tables)
         x, stream = self.embedding(tokens), None
-        for block in self.blocks:
-            x, stream = block(x, stream, cos, sin)
+        for block, cache in zip_longest(self.blocks, caches):
+            x, stream = block(x, stream, cos, sin, cache)
         hidden, _ = self.final_norm(x, stream)
         return hidden
 

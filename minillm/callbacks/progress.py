@@ -7,6 +7,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from tqdm import tqdm
 
+from minillm import distributed
 from minillm.callbacks.metrics import Metrics
 
 
@@ -15,7 +16,7 @@ class Progress(Callback):
 
     def __init__(self, metrics: Metrics, bar: bool) -> None:
         self.metrics = metrics
-        self.wanted = bar and sys.stderr.isatty()
+        self.wanted = bar and sys.stderr.isatty() and distributed.rank() == 0
         self.bar: tqdm | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

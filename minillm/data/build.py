@@ -34,10 +34,10 @@ def build_corpus(folder: Path, source: Source, given: Tokenizer | None, config: 
         documents = _cut_single(source.load(Path(scratch), repairs))
         sides, sizes = _split(documents, config.data.val_fraction)
         texts = (batch["text"] for batch in documents.select(sides["train"]).iter(DOCUMENTS_AT_ONCE))
-        tokenizer = given or train_tokenizer(texts, config.tokenizer.vocab_size)
+        tokenizer = given or train_tokenizer(texts, config.tokenizer.vocab_size, config.tokenizer.end_token)
         tokenizer.save(str(folder / "tokenizer.json"))
         for side, rows in sides.items():
-            _store_tokens(documents.select(rows), tokenizer, folder / f"{side}.arrow")
+            _store_tokens(documents.select(rows), tokenizer, config.tokenizer.end_token, folder / f"{side}.arrow")
     vocab_size = vocabulary_size(tokenizer)
     info: dict[str, Any] = {"vocab_size": vocab_size, "replaced_utf8": repairs.count}
     counts = {side: _count_tokens(folder / f"{side}.arrow", vocab_size) for side in sides}
@@ -97,11 +97,11 @@ def _raw_texts(documents: "Dataset") -> Iterator[bytes]:
             yield (text or "").encode()
 
 
-def _store_tokens(documents: "Dataset", tokenizer: Tokenizer, file: Path) -> None:
+def _store_tokens(documents: "Dataset", tokenizer: Tokenizer, end_token: str, file: Path) -> None:
     import datasets
 
     documents.map(
-        lambda texts: {"token": encode(tokenizer, texts)},
+        lambda texts: {"token": encode(tokenizer, texts, end_token)},
         input_columns="text",
         batched=True,
         batch_size=DOCUMENTS_AT_ONCE,

@@ -17,7 +17,7 @@ from minillm.data.build import build_corpus, token_chunks
 from minillm.data.cache import cached
 from minillm.data.packing import Blocks, Tokens
 from minillm.data.sources import find_source
-from minillm.data.tokenizer import END_TOKEN, load_tokenizer, token_dtype, vocabulary_size
+from minillm.data.tokenizer import load_tokenizer, token_dtype, vocabulary_size
 from minillm.errors import UserError
 
 FORMAT = 1  # of the cached files: count up when the same input gives other ones
@@ -67,7 +67,8 @@ def prepare_corpus(config: Config) -> Corpus:
             f"model.vocab_size={config.model.vocab_size} is smaller than the tokenizer's {vocab_size}; "
             f"raise it to {vocab_size} at least, or lower tokenizer.vocab_size"
         )
-    train, val = Blocks(chunks["train"], data.sequence_length), Blocks(chunks["val"], data.sequence_length)
+    train = Blocks(chunks["train"], data.sequence_length, data.train_blocks)
+    val = Blocks(chunks["val"], data.sequence_length)
     if not len(train) or not len(val):
         counts = " and ".join(
             f"{info[f'{side}_tokens']} tokens of {info[f'{side}_documents'] or 'no'} documents for {purpose}"
@@ -109,8 +110,8 @@ def _from_text(config: Config) -> tuple[Tokenizer, dict[str, list[Tokens]], dict
 
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-    path = config.tokenizer.path
-    given = None if path is None else load_tokenizer(Path(path).expanduser())
+    path, end_token = config.tokenizer.path, config.tokenizer.end_token
+    given = None if path is None else load_tokenizer(Path(path).expanduser(), end_token)
     source = find_source(config.data)
     key = {
         "format": FORMAT,
@@ -118,11 +119,12 @@ def _from_text(config: Config) -> tuple[Tokenizer, dict[str, list[Tokens]], dict
         "content": source.digest,
         "val_fraction": config.data.val_fraction,
         "tokenizer": _digest(given.to_str()) if given else config.tokenizer.vocab_size,
+        "end_token": end_token,
     }
     folder = cached(key, lambda folder: build_corpus(folder, source, given, config))
-    tokenizer = load_tokenizer(folder / "tokenizer.json")
+    tokenizer = load_tokenizer(folder / "tokenizer.json", end_token)
     # The end token before the first document makes that document's first token a target as well
-    start = np.array([tokenizer.token_to_id(END_TOKEN)], dtype=token_dtype(vocabulary_size(tokenizer)))
+    start = np.array([tokenizer.token_to_id(end_token)], dtype=token_dtype(vocabulary_size(tokenizer)))
     chunks: dict[str, list[Tokens]] = {
         side: [start, *token_chunks(folder / f"{side}.arrow")] for side in ("train", "val")
     }

@@ -7,15 +7,15 @@ from torch.utils.data import DataLoader
 from minillm.config import BatchConfig
 from minillm.data.corpus import Corpus
 from minillm.data.packing import Batch, Blocks
-from minillm.data.sampler import StepSampler
+from minillm.data.sampler import PassSampler, StepSampler
 
 
 class BlocksDataModule(LightningDataModule):
     """Batches `{"tokens": (n, T + 1), "index": (n,)}`, int64.
 
-    A training batch is a whole optimizer step: n = batch.micro * batch.accumulate, fewer only in an epoch's last step.
+    A training batch is a whole optimizer step of this rank: n = batch.micro * batch.accumulate.
     Lightning's "epoch" is the whole run: the loader's length is `max_steps`, its iteration starts at `start_step`,
-    which may be set until the loader is asked for. A validation batch has batch.micro blocks, the last one fewer, in
+    which may be set until the loader is asked for. A validation batch has batch.micro blocks, the last one the rest, in
     fixed order.
 
     The sampler deals out to the ranks itself: the Trainer needs `use_distributed_sampler=False`.
@@ -54,11 +54,10 @@ class BlocksDataModule(LightningDataModule):
 
     def val_dataloader(self) -> DataLoader[Batch]:
         blocks = self.corpus.val
-        return self._loader(
-            blocks, StepSampler(len(blocks), self.batch.micro, rank=self.rank, world_size=self.world_size)
-        )
+        sampler = PassSampler(len(blocks), self.batch.micro, rank=self.rank, world_size=self.world_size)
+        return self._loader(blocks, sampler)
 
-    def _loader(self, blocks: Blocks, sampler: StepSampler) -> DataLoader[Batch]:
+    def _loader(self, blocks: Blocks, sampler: StepSampler | PassSampler) -> DataLoader[Batch]:
         return DataLoader(
             blocks,
             sampler=sampler,

@@ -21,7 +21,7 @@ def load_hub_documents(data: DataConfig) -> datasets.Dataset:
         UserError: neither network nor cache, no such data set, subset or split, or a column that is missing or no text.
     """
     name, column = str(data.dataset), data.text_column
-    offline = not Path(name).is_dir() and (huggingface_hub.constants.HF_HUB_OFFLINE or not _hub_answers())
+    offline = not Path(name).is_dir() and (huggingface_hub.constants.HF_HUB_OFFLINE or not hub_answers())
     if offline:
         _go_offline()
     try:
@@ -48,7 +48,7 @@ def load_hub_documents(data: DataConfig) -> datasets.Dataset:
     return dataset if column == "text" else dataset.rename_column(column, "text")
 
 
-def _hub_answers() -> bool:
+def hub_answers() -> bool:
     """Whether a request reaches the hub (through a proxy, where one is set): the hub's own client retries for 23 s."""
     request = urllib.request.Request(huggingface_hub.constants.ENDPOINT, method="HEAD")
     try:

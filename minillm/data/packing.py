@@ -8,6 +8,7 @@ With T = 4 and E the end token, which also stands before the first document:
     rest                      (h E)   fewer than T targets: counted and left out
 """
 
+import sys
 from collections.abc import Sequence
 from typing import TypedDict
 
@@ -29,13 +30,14 @@ class Batch(TypedDict):
 class Blocks(Dataset[Batch]):
     """The blocks of a stream of tokens, read by list of numbers: `blocks[[4, 0, 7]]` is a batch of three."""
 
-    def __init__(self, chunks: Sequence[Tokens], sequence_length: int) -> None:
+    def __init__(self, chunks: Sequence[Tokens], sequence_length: int, limit: int | None = None) -> None:
         """
         Args:
             chunks: the stream in pieces of any length, (n,) each; memory-mapped arrays are read where they lie.
             sequence_length: T, the targets of a block.
+            limit: blocks that there are at most, the first ones.
         """
-        self.sequence_length = sequence_length
+        self.sequence_length, self.limit = sequence_length, limit
         self.chunks = [chunk for chunk in chunks if chunk.size]
         self.ends = np.cumsum([chunk.size for chunk in self.chunks], dtype=np.int64)
 
@@ -50,7 +52,7 @@ class Blocks(Dataset[Batch]):
         return self.num_targets % self.sequence_length
 
     def __len__(self) -> int:
-        return self.num_targets // self.sequence_length
+        return min(self.num_targets // self.sequence_length, self.limit or sys.maxsize)
 
     def __getitem__(self, numbers: Sequence[int]) -> Batch:
         tokens = np.empty((len(numbers), self.sequence_length + 1), dtype=np.int64)

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from minillm.config import END_TOKEN
 from minillm.data.packing import Tokens
 from minillm.errors import UserError
 
-END_TOKEN = "<|endoftext|>"
 
-
-def train_tokenizer(texts: Iterable[Sequence[str]], vocab_size: int) -> Tokenizer:
+def train_tokenizer(texts: Iterable[Sequence[str]], vocab_size: int, end_token: str = END_TOKEN) -> Tokenizer:
     """A byte-level BPE of at most `vocab_size` tokens (fewer when the text has no more pairs to merge).
 
     All 256 bytes and the end token are in the vocabulary, so that decoding gives back any text exactly.
@@ -25,7 +24,7 @@ def train_tokenizer(texts: Iterable[Sequence[str]], vocab_size: int) -> Tokenize
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[END_TOKEN],
+        special_tokens=[end_token],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=sys.stderr.isatty(),
     )
@@ -33,7 +32,7 @@ def train_tokenizer(texts: Iterable[Sequence[str]], vocab_size: int) -> Tokenize
     return tokenizer
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
+def load_tokenizer(path: Path, end_token: str = END_TOKEN) -> Tokenizer:
     """The tokenizer in a `tokenizer.json`, set to take text as it is.
 
     Raises:
@@ -54,11 +53,11 @@ def load_tokenizer(path: Path) -> Tokenizer:
     tokenizer.no_truncation()  # published files carry the length of their model's context
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = True  # not stored in the file
-    end = tokenizer.token_to_id(END_TOKEN)
-    if end is None or end in tokenizer.encode(END_TOKEN, add_special_tokens=False).ids:
+    end = tokenizer.token_to_id(end_token)
+    if end is None or end in tokenizer.encode(end_token, add_special_tokens=False).ids:
         raise UserError(
-            f"tokenizer.path={path} has no special token {END_TOKEN!r}, which separates documents; "
-            "add it to the tokenizer, or use tokenizer.path=null to train one"
+            f"tokenizer.path={path} has no special token {end_token!r}, which separates documents; name the one that "
+            "does in tokenizer.end_token=, or use tokenizer.path=null to train a tokenizer"
         )
     return tokenizer
 
@@ -73,11 +72,11 @@ def token_dtype(vocab_size: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
-def encode(tokenizer: Tokenizer, texts: list[str]) -> Tokens:
+def encode(tokenizer: Tokenizer, texts: list[str], end_token: str = END_TOKEN) -> Tokens:
     """The tokens of all texts in a row, the end token after each. A text that spells the end token stays text."""
     # Stated, so that tokenizers does not warn when the data loader's workers fork: they never encode.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     tokenizer.encode_special_tokens = True
-    end, dtype = tokenizer.token_to_id(END_TOKEN), token_dtype(vocabulary_size(tokenizer))
+    end, dtype = tokenizer.token_to_id(end_token), token_dtype(vocabulary_size(tokenizer))
     encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     return np.concatenate([np.array([*encoding.ids, end], dtype=dtype) for encoding in encodings])

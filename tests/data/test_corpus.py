@@ -30,7 +30,7 @@ def documents(corpus: Corpus, blocks: Blocks) -> list[str]:
     With blocks of 2 targets the remainder is at most the stream's last token, an end token: no document is cut.
     """
     assert corpus.tokenizer is not None and blocks.sequence_length == 2
-    order = [number for step in StepSampler(len(blocks), 3, seed=1) for number in step]
+    order = [number for step in StepSampler(len(blocks), 1, len(blocks), seed=1) for number in step]
     targets = {number: blocks[[number]]["tokens"][0, 1:].tolist() for number in order}
     assert len(targets) == len(order) == len(blocks)
     stream = [token for number in sorted(targets) for token in targets[number]]

@@ -16,12 +16,12 @@ def module(corpus: Corpus, num_workers: int = 0) -> BlocksDataModule:
     return BlocksDataModule(corpus, BatchConfig(micro=2, accumulate=2), max_steps=7, seed=5, num_workers=num_workers)
 
 
-def test_a_batch_is_an_optimizer_step_also_the_partial_one_that_ends_an_epoch(corpus: Corpus) -> None:
+def test_a_batch_is_an_optimizer_step_also_where_an_epoch_ends_in_it(corpus: Corpus) -> None:
     loader = module(corpus).train_dataloader()
     batches = list(loader)
     assert len(loader) == len(batches) == 7
-    assert [len(batch["tokens"]) for batch in batches] == [4, 4, 3, 4, 4, 3, 4]
-    assert sorted(torch.cat([batch["index"] for batch in batches[:3]]).tolist()) == list(range(11))
+    assert [len(batch["tokens"]) for batch in batches] == [4] * 7
+    assert sorted(torch.cat([batch["index"] for batch in batches])[:11].tolist()) == list(range(11))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

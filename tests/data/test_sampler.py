@@ -2,13 +2,14 @@ import itertools
 
 import pytest
 
-from minillm.data.sampler import StepSampler
+from minillm.data.sampler import PassSampler, StepSampler
 
 
-def test_an_epoch_visits_every_block_once_and_its_last_step_takes_the_rest() -> None:
-    steps = list(StepSampler(10, 4, max_steps=6, seed=0))
-    assert [len(step) for step in steps] == [4, 4, 2, 4, 4, 2]
-    first, second = list(itertools.chain(*steps[:3])), list(itertools.chain(*steps[3:]))
+def test_every_step_is_whole_and_every_epoch_visits_every_block_once() -> None:
+    steps = list(StepSampler(10, 4, max_steps=5, seed=0))
+    assert [len(step) for step in steps] == [4] * 5
+    order = list(itertools.chain(*steps))
+    first, second = order[:10], order[10:]
     assert sorted(first) == sorted(second) == list(range(10))
     assert first != second
 
@@ -26,20 +27,28 @@ def test_the_order_depends_on_the_seed_alone() -> None:
     assert list(StepSampler(50, 4, max_steps=3, seed=1)) != list(StepSampler(50, 4, max_steps=3, seed=2))
 
 
-@pytest.mark.parametrize(("blocks", "ranks"), [(24, 3), (23, 2), (7, 3)])
-def test_ranks_share_each_step_evenly_and_no_block_is_seen_twice_in_an_epoch(blocks: int, ranks: int) -> None:
-    samplers = [StepSampler(blocks, 2, 40, seed=0, rank=rank, world_size=ranks) for rank in range(ranks)]
-    epoch: list[int] = []
-    for step in list(zip(*samplers, strict=True))[: samplers[0].steps_per_epoch]:
-        assert len({len(part) for part in step}) == 1 and step[0]
-        epoch += itertools.chain(*step)
-    assert len(epoch) == len(set(epoch)) == blocks - blocks % ranks
+@pytest.mark.parametrize(("blocks", "ranks"), [(24, 3), (23, 2), (7, 3), (3, 2)])
+def test_ranks_share_evenly_the_very_steps_that_one_rank_takes(blocks: int, ranks: int) -> None:
+    alone = StepSampler(blocks, 2 * ranks, 20, seed=0)
+    samplers = [StepSampler(blocks, 2, 20, seed=0, rank=rank, world_size=ranks) for rank in range(ranks)]
+    for step, *parts in zip(alone, *samplers, strict=True):
+        assert {len(part) for part in parts} == {2}
+        assert sorted(itertools.chain(*parts)) == sorted(step)
 
 
-def test_without_a_seed_the_order_is_fixed_and_one_epoch_long() -> None:
-    assert list(StepSampler(5, 2)) == [[0, 1], [2, 3], [4]]
+def test_a_pass_is_in_order_and_ends_with_the_rest() -> None:
+    assert list(PassSampler(5, 2)) == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize(("blocks", "size", "ranks"), [(9, 4, 2), (8, 4, 2), (5, 1, 2), (7, 2, 3), (2, 4, 2)])
+def test_in_a_pass_no_block_is_lost_or_seen_twice_and_no_rank_is_without(blocks: int, size: int, ranks: int) -> None:
+    samplers = [PassSampler(blocks, size, rank=rank, world_size=ranks) for rank in range(ranks)]
+    parts = [part for sampler in samplers for part in sampler]
+    assert sorted(itertools.chain(*parts)) == list(range(blocks))
+    assert all(parts)
+    assert {len(list(sampler)) for sampler in samplers} == {len(samplers[0])}
 
 
 def test_more_ranks_than_blocks_is_an_error() -> None:
     with pytest.raises(ValueError, match="2 blocks cannot be shared out among 3 ranks"):
-        StepSampler(2, 1, world_size=3)
+        PassSampler(2, 1, world_size=3)

@@ -1,0 +1,1 @@
+"""What the scripts do that use a finished run: export, generate, evaluate."""
