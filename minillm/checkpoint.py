@@ -9,6 +9,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from minillm import distributed
 from minillm.config import Config
 from minillm.module import LlamaModule
 from minillm.signals import Signals
@@ -46,14 +47,18 @@ class Checkpoints(Callback):
         loss = pl_module.validation_row()["val/loss"]
         if loss is not None and loss < self.best_loss:
             self.best_loss = loss
-            link(self.save(trainer), self.folder / "best.ckpt")
+            path = self.save(trainer)
+            if trainer.is_global_zero:
+                link(path, self.folder / "best.ckpt")
         self.end_step(trainer)
 
     def end_step(self, trainer: Trainer) -> None:
         """The step, and its validation where there is one, is over: save if that is due, stop if a signal has come."""
         step, config, last = trainer.global_step, self.config.checkpoint, trainer.global_step == trainer.max_steps
         overdue = config.every_minutes is not None and time.monotonic() - self.saved_at >= 60 * config.every_minutes
-        if step % config.every_steps == 0 or overdue or last or self.signals.received:
+        signal, due = distributed.highest((self.signals.received or 0, overdue))  # of any rank, so that all act alike
+        self.signals.received = int(signal) or None
+        if step % config.every_steps == 0 or due or last or signal:
             self.save(trainer)
         if not last:  # else the run is finished
             self.signals.stop_if_received()
@@ -62,10 +67,11 @@ class Checkpoints(Callback):
         """Write this step's checkpoint unless it is there; returns its path."""
         path = self.folder / f"step_{trainer.global_step:08d}.ckpt"
         if self.saved_step != trainer.global_step:
-            trainer.save_checkpoint(path)
-            link(path, self.folder / "last.ckpt")
+            trainer.save_checkpoint(path)  # all ranks take part, the first one writes
             self.saved_step, self.saved_at = trainer.global_step, time.monotonic()
-            self.remove_older(path)
+            if trainer.is_global_zero:
+                link(path, self.folder / "last.ckpt")
+                self.remove_older(path)
         return path
 
     def remove_older(self, path: Path) -> None:

@@ -20,13 +20,20 @@ from minillm.config import Config
 from minillm.errors import UserError
 from minillm.problems import validate
 
+UNDER_TORCHRUN = "TORCHELASTIC_RUN_ID" in os.environ
+
 
 def main() -> None:
     """Run the command line in sys.argv."""
     sys.path.append(os.getcwd())  # norm.name=my_module:MyNorm, from where the command was typed
     try:
-        sys.argv[1:] = checked(sys.argv[1:])
-        run_jobs()
+        if UNDER_TORCHRUN and os.environ["RANK"] != "0":
+            from minillm.torchrun import told
+
+            run_job(*told())
+        else:
+            sys.argv[1:] = checked(sys.argv[1:])
+            run_jobs()
     except UserError as error:
         fail(error, status=2)
     except KeyboardInterrupt:
@@ -45,6 +52,8 @@ def checked(arguments: list[str]) -> list[str]:
         return arguments
     command = read(overrides, options.multirun)
     configs = check(command)
+    if UNDER_TORCHRUN and options.multirun:
+        raise UserError("-m runs several jobs, and torchrun starts the processes of one: leave one of them out")
     if not options.cfg:
         check_folder(command)
         for config in configs:
@@ -67,8 +76,9 @@ def check_folder(command: Command) -> None:
 def check_machine(config: Config) -> None:
     """Raise UserError for what this machine, or a layer that was named, cannot do."""
     from minillm import hardware  # slow to import: not for --help
+    from minillm.init_from import adopted
 
-    hardware.check(config)
+    hardware.check(adopted(config) if config.init_from and not config.resume else config)
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")
@@ -78,6 +88,15 @@ def run_jobs(values: DictConfig) -> None:
     if HydraConfig.get().mode == RunMode.MULTIRUN and values.logger.group is None:
         values.logger.group = folder.parent.name  # the sweep's
     config = validate(plain(values))
+    if UNDER_TORCHRUN:
+        from minillm.torchrun import tell
+
+        tell(config, folder)
+    run_job(config, folder)
+
+
+def run_job(config: Config, folder: Path) -> None:
+    """Train; a failure ends the program with status 1."""
     from minillm.train import train
 
     try:

@@ -30,6 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
 RUNS = ROOT / "runs"
 CHECKPOINT = "checkpoints/*.ckpt"  # in a run's folder
+# What a checkpoint from elsewhere does not determine
+OWN_CHOICE = ("model.residual_dtype", "model.init_std", "model.activation_checkpointing")
 
 
 def layers_label(choices: Mapping[str, str]) -> str:
@@ -69,7 +71,14 @@ def read(typed: list[str], multirun: bool = False) -> Command:
             command.overrides.append(normalized(text, multirun))
         except UserError as error:
             command.problems.append(str(error))
-    for override in map(parsed, command.overrides):
+    overrides = [parsed(text) for text in command.overrides]
+    if any(override.key_or_group == "init_from" and override.value() is not None for override in overrides):
+        command.problems.extend(
+            f"{key} beside init_from=, which brings its own shape: leave one of them out"
+            for key in (override.key_or_group for override in overrides)
+            if key == "model" or (key.startswith("model.") and key not in OWN_CHOICE)
+        )
+    for override in overrides:
         if override.key_or_group == "resume" and override.value() is not None:
             try:
                 return resumed(command, str(override.value()))
@@ -145,20 +154,26 @@ def parsed(text: str) -> Override:
         ) from error
 
 
-def resumed(command: Command, which: str) -> Command:
-    """Going on with a run: its stored configuration is the base, its folder the folder, a group's choice the values in
-    that choice's file."""
-    if command.multirun:
-        raise UserError(f"resume={which} goes on with one run: leave -m out")
-    folder = newest_run() if which == "last" else Path(which).expanduser().resolve()
+def run_folder(word: str, which: str) -> Path:
+    """The folder that `resume=` or `run=` (the word) means by `last` or a path. Raises UserError if it holds no run."""
+    folder = newest_run(word) if which == "last" else Path(which).expanduser().resolve()
     if not (folder / "config.yaml").is_file() or not list(folder.glob(CHECKPOINT)):
-        raise UserError(f"resume={which}: {folder} is no run's folder with config.yaml and {CHECKPOINT}")
+        raise UserError(f"{word}={which}: {folder} is no run's folder with config.yaml and {CHECKPOINT}")
+    return folder
+
+
+def resumed(command: Command, which: str, word: str = "resume") -> Command:
+    """Going on with a run: its stored configuration is the base, its folder the folder, a group's choice the values in
+    that choice's file. word: what was typed for it."""
+    if command.multirun:
+        raise UserError(f"{word}={which} goes on with one run: leave -m out")
+    folder = run_folder(word, which)
     values = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null"]
     for text in spelled_out(command.overrides):
         override = parsed(text)
         group = override.key_or_group
-        if group == "experiment":
-            raise UserError(f"{text} sets up a new run: leave it out with resume=, or leave out resume=")
+        if group in ("experiment", "debug", "init_from"):
+            raise UserError(f"{text} sets up a new run: leave it out with {word}=, or leave out {word}=")
         if group in groups() and not override.is_delete():
             choice = OmegaConf.load(CONFIGS / group / f"{override.value()}.yaml")
             values += [f"++{group}.{key}={as_typed(value)}" for key, value in plain(choice).items()]
@@ -175,11 +190,11 @@ def spelled_out(overrides: list[str]) -> list[str]:
     return layers + [text for text in overrides if text not in shorthand]
 
 
-def newest_run() -> Path:
+def newest_run(word: str) -> Path:
     """The folder of the run that wrote the newest checkpoint under runs/."""
     checkpoints = list(RUNS.glob(f"**/{CHECKPOINT}"))
     if not checkpoints:
-        raise UserError(f"resume=last: no run under {RUNS} has a checkpoint; type resume=DIR for a run elsewhere")
+        raise UserError(f"{word}=last: no run under {RUNS} has a checkpoint; type {word}=DIR for a run elsewhere")
     return max(checkpoints, key=lambda path: path.stat().st_mtime).parents[1]
 
 

@@ -15,6 +15,7 @@ Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 LAYERS = ("norm", "rope", "mlp", "loss")  # sections that name a layer's implementation
 NORMS = ("textbook", "eager", "torch", "compiled", "triton_simple", "triton")
+END_TOKEN = "<|endoftext|>"
 Precision = Literal["auto", "32-true", "16-mixed", "bf16-mixed", "bf16-true"]
 
 
@@ -39,6 +40,7 @@ class ModelConfig(Section):
     rope_theta: Annotated[float, Field(gt=0)]
     residual_dtype: Literal["float32"] | None  # None: the activations' dtype
     init_std: Annotated[float, Field(gt=0)]  # of every matrix; those that write to the stream are scaled down by depth
+    activation_checkpointing: Literal["none", "block"] = "none"  # block: keep its inputs, compute the rest again
 
     @property
     def head_dim(self) -> int:
@@ -103,6 +105,7 @@ class DataConfig(Section):
     split: str = "train"  # hub
     text_column: str = "text"  # text (jsonl, parquet) and hub
     synthetic_tokens: Count = 2_000_000  # synthetic
+    train_blocks: Count | None = None  # train on the first so many blocks alone; None: on all
 
     @field_validator("files", mode="before")
     @classmethod
@@ -123,6 +126,7 @@ class TokenizerConfig(Section):
 
     path: str | None  # tokenizer.json to load; None: train one
     vocab_size: Annotated[int, Field(ge=257)]  # 256 bytes and the end token at least
+    end_token: str = END_TOKEN  # stands between documents
 
 
 class BatchConfig(Section):
@@ -151,6 +155,7 @@ class TrainerConfig(Section):
     """How long, on what, in which precision."""
 
     accelerator: Literal["auto", "cpu", "gpu"]
+    strategy: Literal["single", "ddp", "fsdp"] = "single"  # how devices share the work, each with its own process
     devices: Count
     precision: Precision
     attention: Literal["auto", "cudnn", "flash"]  # kernels of scaled_dot_product_attention; auto: the fastest
@@ -161,6 +166,15 @@ class TrainerConfig(Section):
     warmup_steps_excluded: Annotated[int, Field(ge=0)]  # from throughput and peak memory: compiling, allocator, clocks
     deterministic: bool
     progress_bar: bool
+    profile_steps: Annotated[int, Field(ge=0)] = 0  # the last so many are recorded, and their timings mean nothing
+
+    @model_validator(mode="after")
+    def devices_share(self) -> "TrainerConfig":
+        if self.devices > 1 and self.strategy == "single":
+            raise ValueError(f"trainer.devices={self.devices} needs trainer=ddp or trainer=fsdp, or stays at 1")
+        if (self.strategy, self.precision) == ("fsdp", "16-mixed"):
+            raise ValueError("trainer.precision=16-mixed cannot be sharded: use trainer=ddp, or bf16-mixed")
+        return self
 
 
 class CheckpointConfig(Section):
@@ -198,6 +212,7 @@ class Config(Section):
     compile: bool  # torch.compile of every block, in place
     seed: Annotated[int, Field(ge=0, lt=2**32)]
     resume: str | None  # last | a run's folder
+    init_from: str | None = None  # a Llama in Hugging Face's format: a folder, or its name on the hub
 
     @model_validator(mode="after")
     def is_possible(self) -> "Config":

@@ -3,6 +3,7 @@
 import errno
 
 import torch
+import torch.distributed as dist
 
 from minillm.config import Config
 from minillm.errors import UserError
@@ -28,6 +29,10 @@ def explained(error: BaseException, config: Config, last_good: str) -> UserError
         return UserError(
             f"{error.filename or 'a file'} cannot be written ({error.strerror}): make room or get the permission; "
             f"{last_good}"
+        )
+    if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error)):
+        return UserError(
+            f"another rank does not answer any more ({str(error).splitlines()[0]}): it has ended, or hangs; {last_good}"
         )
     if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):
         return UserError(

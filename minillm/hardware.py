@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 
 import kernels
+from minillm import distributed
 from minillm.attention import backend_that_runs
 from minillm.config import Config
 from minillm.errors import UserError
@@ -88,6 +89,15 @@ def check(config: Config) -> None:
     """Raise UserError for what this configuration asks and this machine has not, before any work is done."""
     build_layers(config)  # raises where they cannot be built
     trainer, device = config.trainer, accelerator(config)
+    if distributed.launched():
+        started = distributed.world_size()
+        if trainer.strategy == "single" or trainer.devices != started:
+            raise UserError(
+                f"torchrun has started {started} processes for trainer.devices={trainer.devices}: type trainer=ddp or "
+                f"trainer=fsdp with trainer.devices={started}, or leave torchrun out, which is not needed"
+            )
+        if os.environ.get("LOCAL_WORLD_SIZE", str(started)) != str(started):
+            raise UserError("torchrun has started processes on several machines: a run takes devices of one")
     ours = triton_layers(config)
     if device == "gpu":
         if not torch.cuda.is_available():

@@ -1,13 +1,17 @@
 """The training step: one batch is one optimizer step, its loss the mean over all of its tokens."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from lightning import LightningModule
 from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.strategies import ParallelStrategy
 from torch import Tensor
 
+from minillm import distributed, hardware
+from minillm.apply import shard
 from minillm.config import Config
 from minillm.model import Llama
 from minillm.optim import build_optimizer, clip_gradients, lr_factor, skip_unless_finite
@@ -19,7 +23,8 @@ class LlamaModule(LightningModule):
     """Trains `model` on batches `{"tokens": int64 (n, T + 1), "index": int64 (n,)}`.
 
     Micro-batches are split off inside the step, and each one's *sum* of losses is divided by the tokens of the whole
-    step. So accumulation is a mean over tokens by construction, also where the last micro-batch is smaller.
+    step. So accumulation is a mean over tokens by construction, also where the last micro-batch is smaller. Ranks have
+    equally many tokens in each step: the mean of their gradients is that over all tokens, too.
     """
 
     def __init__(
@@ -38,6 +43,11 @@ class LlamaModule(LightningModule):
         self.val_loss_sum = torch.zeros(())
         self.val_tokens = 0
 
+    def configure_model(self) -> None:
+        if self.config.trainer.strategy == "fsdp":
+            assert self.device_mesh is not None
+            shard(self.model, self.device_mesh["data_parallel"], hardware.precision(self.config))
+
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return build_optimizer(self.model, self.config.optim, self.config.seed)
 
@@ -54,14 +64,22 @@ class LlamaModule(LightningModule):
         targets = tokens.shape[0] * (tokens.shape[1] - 1)
 
         loss = torch.zeros((), device=tokens.device)
-        for micro in tokens.split(self.config.batch.micro):
-            part = self.loss_sum(micro) / targets
-            self.manual_backward(part)
+        micros = tokens.split(self.config.batch.micro)
+        for number, micro in enumerate(micros, 1):
+            with self.averaging(last=number == len(micros)):
+                part = self.loss_sum(micro) / targets
+                self.manual_backward(part)
             loss += part.detach()
+        distributed.add_up(loss).div_(self.trainer.world_size)
         grad_norm = self.update(optimizer)
 
         self.tokens += targets * self.trainer.world_size
         return {"loss": loss, "grad_norm": grad_norm, "lr": lr}
+
+    def averaging(self, *, last: bool) -> AbstractContextManager[None]:
+        """Around a micro-batch: ranks average their gradients once a step, in the last one's backward."""
+        strategy = self.trainer.strategy if self.trainer.world_size > 1 else None
+        return nullcontext() if last or not isinstance(strategy, ParallelStrategy) else strategy.block_backward_sync()
 
     def update(self, optimizer: LightningOptimizer) -> Tensor:
         """Clip, step, forget the gradients. Returns the gradient norm before clipping, on the device."""
@@ -82,6 +100,11 @@ class LlamaModule(LightningModule):
         tokens = batch["tokens"]
         self.val_loss_sum += self.loss_sum(tokens)
         self.val_tokens += tokens.shape[0] * (tokens.shape[1] - 1)
+
+    def on_validation_epoch_end(self) -> None:
+        counts = torch.tensor(float(self.val_tokens), dtype=torch.float64, device=self.device)
+        sums = distributed.add_up(torch.stack((self.val_loss_sum.double(), counts)))
+        self.val_loss_sum, self.val_tokens = sums[0], int(sums[1].item())
 
     def validation_row(self) -> dict[str, float | None]:
         """The last validation: nats a token over all its tokens (no mean of means), and bits per byte of the text."""

@@ -5,8 +5,10 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from minillm.config import OptimConfig
+from minillm.distributed import add_up, local
 from minillm.optim_bf16 import StochasticAdamW
 
 
@@ -63,15 +65,20 @@ def build_optimizer(model: nn.Module, config: OptimConfig, seed: int) -> torch.o
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -> Tensor:
     """Scale all gradients so that their global L2 norm is at most `max_norm`; None only measures.
 
-    Returns the norm before clipping, an fp32 scalar on the gradients' device: the host waits for nothing.
+    Sharded gradients count with the other ranks' parts. Returns the norm before clipping, an fp32 scalar on the
+    gradients' device: the host waits for nothing.
     """
     by_dtype: dict[torch.dtype, list[Tensor]] = {}  # one fused launch needs one dtype
+    sharded = False
     for p in parameters:
         if p.grad is not None:
-            by_dtype.setdefault(p.grad.dtype, []).append(p.grad)
+            by_dtype.setdefault(p.grad.dtype, []).append(local(p.grad))
+            sharded |= isinstance(p.grad, DTensor)
     # fp32 whatever the gradients' dtype: a bf16 norm has 3 digits.
     norms = [n for grads in by_dtype.values() for n in torch._foreach_norm(grads, 2.0, dtype=torch.float32)]
     norm = torch.linalg.vector_norm(torch.stack(norms))
+    if sharded:
+        norm = add_up(norm.square()).sqrt()
     if max_norm is not None:
         for grads in by_dtype.values():
             torch._foreach_mul_(grads, (max_norm / (norm + 1e-6)).clamp(max=1.0))

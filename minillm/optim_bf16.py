@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 import kernels
 from kernels import adamw_reference
 from kernels.adamw_reference import MASK
+from minillm.distributed import local, rank
 
 
 def mix(x: int) -> int:
@@ -63,7 +65,9 @@ class StochasticAdamW(torch.optim.Optimizer):
                 self.state[p].update(step=0, exp_avg=torch.zeros_like(p), exp_avg_sq=torch.zeros_like(p))
             self.state[p]["step"] += 1
         # One copy to the device for all keys, one a group for its numbers.
-        seeds = [mix(mix(mix(self.seed & MASK) ^ self.state[p]["step"]) ^ i) for i, p in enumerate(parameters)]
+        place = rank() if isinstance(parameters[0], DTensor) else 0  # replicas round alike, parts each in its own way
+        seed = mix((self.seed ^ (place << 16)) & MASK)
+        seeds = [mix(mix(seed ^ self.state[p]["step"]) ^ i) for i, p in enumerate(parameters)]
         keys = iter(torch.tensor(seeds).to(device, non_blocking=True).unbind())
         fused = device.type == "cuda" and kernels.AVAILABLE
         run = kernels.adamw_stochastic if fused else adamw_reference.adamw_stochastic
@@ -71,8 +75,10 @@ class StochasticAdamW(torch.optim.Optimizer):
             scalars = self.scalars(group).to(device, non_blocking=True)
             for p, key in zip(group["params"], keys, strict=False):
                 if p.grad is not None:
-                    m, v = self.state[p]["exp_avg"], self.state[p]["exp_avg_sq"]
-                    run(p.view(-1), p.grad.view(-1), m.view(-1), v.view(-1), scalars, found_inf, key)
+                    state = self.state[p]
+                    tensors = (p, p.grad, state["exp_avg"], state["exp_avg_sq"])
+                    p_, grad, m, v = (local(tensor).view(-1) for tensor in tensors)
+                    run(p_, grad, m, v, scalars, found_inf, key)
         return result
 
     def scalars(self, group: dict[str, Any]) -> Tensor:

@@ -68,7 +68,7 @@ def shown(value: Any) -> str:
 def unknown(key: str) -> str:
     """An unknown key, with the one that was probably meant."""
     section, _, name = key.rpartition(".")
-    known = [k for k in (*Config.model_fields, "layers", "experiment", *known_values()) if k != key]
+    known = [k for k in (*Config.model_fields, "layers", "experiment", "debug", *known_values()) if k != key]
     beside = [k for k in known if k.rpartition(".")[0] == section]
     by_name: dict[str, str] = {}
     for k in (*beside, *known):

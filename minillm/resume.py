@@ -12,6 +12,9 @@ import torch
 from minillm.config import Config
 from minillm.errors import UserError
 
+# Of the model's section: what does not determine the weights' shapes.
+FREE = {"name", "residual_dtype", "init_std", "activation_checkpointing"}
+
 
 @dataclass(frozen=True)
 class Saved:
@@ -65,14 +68,19 @@ def check(saved: Saved, config: Config, corpus: str | None = None) -> None:
     """
     new = config.model_dump(mode="json")
     for name, before, now in (
-        *in_section("model", saved.config, new, skip={"name", "residual_dtype", "init_std"}),
-        *in_section("batch", saved.config, new),
+        *in_section("model", saved.config, new, skip=FREE),
         ("data.sequence_length", saved.config["data"]["sequence_length"], new["data"]["sequence_length"]),
-        ("trainer.devices", saved.config["trainer"]["devices"], new["trainer"]["devices"]),
         ("seed", saved.config["seed"], new["seed"]),  # the data's order comes from it
     ):
         if before != now and (name, now) != ("model.vocab_size", None):
             raise UserError(f"{name}={now}, but the run to resume has {before}: leave it, or start a new run")
+    before, now = sequences_a_step(saved.config), sequences_a_step(new)
+    if before != now:  # the data's order is cut into steps of that many, however they are shared out
+        batch, devices = new["batch"], new["trainer"]["devices"]
+        raise UserError(
+            f"batch.micro={batch['micro']} batch.accumulate={batch['accumulate']} trainer.devices={devices} make {now} "
+            f"sequences a step, but the run to resume has {before}: make it as many, or start a new run"
+        )
     if corpus not in (None, saved.corpus):
         raise UserError(
             f"the run to resume was trained on other data (corpus {saved.corpus}, now {corpus}): give it the data.* "
@@ -83,6 +91,11 @@ def check(saved: Saved, config: Config, corpus: str | None = None) -> None:
             f"the run has already taken its {saved.step} steps: "
             f"type trainer.max_steps={2 * saved.step} (or any more) to go on"
         )
+
+
+def sequences_a_step(config: dict[str, Any]) -> int:
+    """Of an optimizer step, on all devices."""
+    return int(config["batch"]["micro"] * config["batch"]["accumulate"] * config["trainer"]["devices"])
 
 
 def in_section(

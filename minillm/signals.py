@@ -13,7 +13,11 @@ class Stopped(SystemExit):
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
+        self.number = number
         self.name = signal.Signals(number).name
+
+    def __reduce__(self) -> tuple[type["Stopped"], tuple[int]]:  # between processes
+        return Stopped, (self.number,)
 
 
 class Signals:

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from minillm import distributed
 from minillm.flops import CONVENTION
 from minillm.whole import whole_file
 
@@ -17,10 +18,12 @@ KEYS = (
 
 
 def write(folder: Path, summary: dict[str, Any]) -> None:
-    """Write all keys, in order; the file is the old one or the new one at any moment."""
+    """Write all keys, in order, on the first rank. The file is the old one or the new one at any moment."""
     unknown = set(summary) - set(KEYS)
     if unknown:
         raise ValueError(f"not in the summary's keys: {sorted(unknown)}")
+    if distributed.rank():
+        return
     content = {key: finite(summary.get(key)) for key in KEYS}
     with whole_file(folder / "summary.json") as file:
         file.write(json.dumps(content, indent=2, allow_nan=False) + "\n")
@@ -39,7 +42,7 @@ def table(summary: dict[str, Any]) -> str:
         ("training loss", shown("{:.3f}", get("train_loss"))),
         ("validation loss", shown("{:.3f}", get("val_loss"))),
         ("bits per byte", shown("{:.3f}", get("val_bits_per_byte"), compared(get("unigram_bits_per_byte")))),
-        ("tokens/s", shown("{:,.0f}", get("tokens_per_sec"), "" if get("timings_valid") else INTERPRETED)),
+        ("tokens/s", shown("{:,.0f}", get("tokens_per_sec"), "" if get("timings_valid") else UNTRUE)),
         ("step", step_ms and "{median:.1f} ms (p10 {p10:.1f}, p90 {p90:.1f})".format(**step_ms)),
         ("waiting for data", shown("{:.2f} ms a step", get("data_wait_ms"))),
         ("MFU", shown("{:.1%}", get("mfu"), f" ({CONVENTION})")),
@@ -49,7 +52,7 @@ def table(summary: dict[str, Any]) -> str:
     return "\n".join(f"{name:>18}  {value}" for name, value in rows if value)
 
 
-INTERPRETED = " (in Triton's interpreter: means nothing)"
+UNTRUE = " (interpreted or profiled: means nothing)"
 
 
 def shown(form: str, value: float | None, more: str = "") -> str | None:

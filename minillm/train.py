@@ -9,25 +9,31 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from minillm import hardware, resume, summary
-from minillm.apply import compile_blocks, to_bf16
+from minillm import distributed, hardware, memory, resume, summary
+from minillm.apply import checkpoint_blocks, compile_blocks, to_bf16
 from minillm.attention import attention_kernels
 from minillm.callbacks.clock import DeviceTimer, HostTimer, StepClock
 from minillm.callbacks.idle import IdleProbe
 from minillm.callbacks.metrics import Metrics
+from minillm.callbacks.profile import Profile
 from minillm.callbacks.progress import Progress
 from minillm.callbacks.sample import Sample
-from minillm.callbacks.throughput import Throughput
+from minillm.callbacks.throughput import PROFILED_STEPS, Throughput
 from minillm.checkpoint import Checkpoints, SyncedIO, last_good
 from minillm.config import Config
 from minillm.data import BlocksDataModule, Corpus, prepare_corpus
 from minillm.errors import UserError
 from minillm.failures import explained
 from minillm.flops import flops_per_token
+from minillm.header import header
+from minillm.init_from import adopted, load_weights
 from minillm.layers import build_layers, layer_names
-from minillm.loggers import CSVLog, WandbLog
+from minillm.layers.loss import Loss
+from minillm.loaded import TOKENIZER
+from minillm.loggers import CSVLog, WandbLog, choices
 from minillm.model import Llama
 from minillm.module import LlamaModule
+from minillm.ranks import in_group, run_ranks
 from minillm.signals import Signals, Stopped
 from minillm.trainer import build_trainer, quiet_lightning
 from minillm.whole import whole_file
@@ -42,9 +48,11 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
         UserError: bad input, or a machine that has run out of something.
         Stopped: SIGTERM or SIGINT came; from the first step on, a checkpoint was written.
     """
+    saved = resume.newest(folder) if config.resume else None
+    if config.init_from and saved is None:
+        config = adopted(config)
     hardware.check(config)
     config = resume.from_anywhere(config)
-    saved = resume.newest(folder) if config.resume else None
     if saved is not None:
         resume.check(saved, config)
     elif resume.checkpoints(folder):
@@ -60,11 +68,18 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
     try:
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         with Signals() as signals:
-            run(config, folder, known, saved, signals)
+            if config.trainer.strategy == "single":
+                run(config, folder, known, saved, signals)
+            elif distributed.launched():
+                in_group(run, config, folder, known, saved, signals)
+            else:
+                prepare_corpus(config)  # once, and no rank has to wait for another's
+                run_ranks(run, config, folder, known, saved)
     except Stopped as stop:
         summary.write(folder, known | {"status": "stopped"})
         again = f"type resume={folder} to go on" if resume.checkpoints(folder) else "there is no checkpoint yet"
-        print(f"stopped by {stop.name}: {again}", file=sys.stderr)
+        if distributed.rank() == 0:
+            print(f"stopped by {stop.name}: {again}", file=sys.stderr)
         raise
     except BaseException as error:
         told = explained(error, config, last_good(folder)) or error
@@ -82,23 +97,35 @@ def run(config: Config, folder: Path, known: dict[str, Any], saved: resume.Saved
     """Everything between the checks and the summary, whose parts go to `known` as they become known."""
     quiet_lightning()
     corpus = prepare_corpus(config)
+    if len(corpus.val) < config.trainer.devices:
+        raise UserError(
+            f"{len(corpus.val)} validation blocks cannot be shared out among trainer.devices={config.trainer.devices}: "
+            "give more text, or raise data.val_fraction"
+        )
     start_step, starts = 0, []
     if saved is not None:
         resume.check(saved, config, corpus.info["hash"])
         start_step, starts = saved.step, saved.starts
-    with whole_file(folder / "config.yaml") as file:
-        OmegaConf.save(config.model_dump(), file)
+    if distributed.rank() == 0:
+        with whole_file(folder / "config.yaml") as file:
+            OmegaConf.save(config.model_dump(), file)
+        if corpus.tokenizer is not None:
+            with whole_file(folder / TOKENIZER) as file:
+                file.write(corpus.tokenizer.to_str())
     known["starts"] = [*starts, {"step": start_step, "layers_ran": known["layers_ran"]}]
     summary.write(folder, known | {"status": "running"})
     config = with_vocabulary(config, corpus.vocab_size)
 
+    gpu = hardware.accelerator(config) == "gpu"
+    needed = memory.check(config, memory.free_bytes() if gpu else None)
     if config.compile:  # the jobs of a sweep share a process, and graphs do not know with which attention kernels
         torch.compiler.reset()
     module = build_module(config, corpus)
+    if config.init_from and saved is None:
+        load_weights(module.model, config)
     parameters = sum(p.numel() for p in module.model.parameters())
-    print(header(config, known, corpus, parameters), flush=True)
+    print(header(config, known, corpus, parameters, needed), flush=True)
 
-    gpu = hardware.accelerator(config) == "gpu"
     clock: StepClock = StepClock(DeviceTimer() if gpu else HostTimer())
     throughput = Throughput(
         clock,
@@ -106,17 +133,18 @@ def run(config: Config, folder: Path, known: dict[str, Any], saved: resume.Saved
         flops_per_token=flops_per_token(config.model, config.data.sequence_length),
         peak_flops=hardware.peak_flops(known["env"]["device"]) if gpu else None,
         devices=config.trainer.devices,
-        idle=IdleProbe() if gpu else None,
+        idle=IdleProbe(PROFILED_STEPS) if gpu and not config.trainer.profile_steps else None,  # one profiler at a time
     )
     facts = {"config": config.model_dump(mode="json"), "corpus": corpus.info["hash"], "starts": known["starts"]}
     metrics = Metrics(throughput, config.trainer.log_every_steps, partial(last_good, folder))
-    sample = Sample(corpus, config.seed)
+    sample = Sample(corpus, config.seed, folder / "samples.txt")
     trainer = build_trainer(
         config,
         folder,
         profiler=clock,
-        logger=build_loggers(config, folder, known, start_step),
+        logger=build_loggers(config, folder, known, start_step) if distributed.rank() == 0 else [],
         callbacks=[
+            *([Profile(folder, config.trainer.profile_steps)] if config.trainer.profile_steps else []),
             throughput,
             metrics,
             Progress(metrics, config.trainer.progress_bar),
@@ -133,6 +161,8 @@ def run(config: Config, folder: Path, known: dict[str, Any], saved: resume.Saved
         start_step=start_step,
         num_workers=config.data.num_workers,
         pin_memory=gpu,
+        rank=distributed.rank(),
+        world_size=distributed.world_size(),
     )
     with attention_kernels(config.trainer.attention, config.data.sequence_length):
         try:
@@ -148,7 +178,7 @@ def run(config: Config, folder: Path, known: dict[str, Any], saved: resume.Saved
         "val_loss": metrics.latest["val/loss"],
         "val_bits_per_byte": metrics.latest["val/bits_per_byte"],
         "unigram_bits_per_byte": corpus.info["unigram_bits_per_byte"],
-        "timings_valid": not hardware.interpreted(config),
+        "timings_valid": not hardware.interpreted(config) and not config.trainer.profile_steps,
         "parameters": parameters,
         "corpus": corpus.info,
         **throughput.summary(),
@@ -166,16 +196,26 @@ def with_vocabulary(config: Config, vocab_size: int) -> Config:
 
 
 def build_module(config: Config, corpus: Corpus) -> LlamaModule:
-    """The model, as the config wants it done to. The seed determines its weights, on each kind of device."""
+    model, loss = build_model(config)
+    return LlamaModule(config, model, loss, corpus.bits_per_byte)
+
+
+def build_model(config: Config) -> tuple[Llama, Loss]:
+    """The model, as the config wants it done to, and its loss. The seed determines the weights, on each kind of device.
+
+    `config.model.vocab_size` must be set.
+    """
     torch.manual_seed(config.seed)
     layers = build_layers(config)
     with torch.device("cuda" if hardware.accelerator(config) == "gpu" else "cpu"):
         model = Llama(config.model, layers)
+    if config.model.activation_checkpointing == "block":
+        checkpoint_blocks(model)
     if hardware.precision(config) == "bf16-true":
         to_bf16(model)
     if config.compile:
         compile_blocks(model)
-    return LlamaModule(config, model, layers.loss, corpus.bits_per_byte)
+    return model, layers.loss
 
 
 def build_loggers(config: Config, folder: Path, known: dict[str, Any], start_step: int) -> list[Any]:
@@ -186,29 +226,7 @@ def build_loggers(config: Config, folder: Path, known: dict[str, Any], start_ste
     run_config = config.model_dump(mode="json") | {
         key: known[key] for key in ("env", "layers_ran", "attention_backend")
     }
-    compiled = "compile" if config.compile else "no-compile"
-    layers = [f"{layer}={name}" for layer, name in known["layers_ran"].items()]
-    tags = [config.model.name, *layers, known["precision"], compiled]
+    tags = choices(config, known["layers_ran"], known["precision"])
     wandb = WandbLog(folder, config.logger, run_config, tags, before=csv.kept if start_step else None)
     print(wandb.where(), flush=True)
     return [csv, wandb]
-
-
-def header(config: Config, known: dict[str, Any], corpus: Corpus, parameters: int) -> str:
-    """What is about to run, in a few lines."""
-    model, info = config.model, corpus.info
-    layers = " ".join(f"{layer}={name}" for layer, name in known["layers_ran"].items())
-    if hardware.interpreted(config):
-        layers += ", in Triton's interpreter: timings mean nothing"
-    compiled = ", blocks compiled" if config.compile else ""
-    device, attention = known["env"]["device"], known["attention_backend"]
-    sequences = config.batch.micro * config.batch.accumulate
-    return "\n".join(
-        (
-            f"model   {model.name}: {parameters:,} parameters, vocabulary {model.vocab_size}",
-            f"layers  {layers}",
-            f"device  {device}, precision {known['precision']}, attention {attention}{compiled}",
-            f"data    {info['source']}: {info['train_tokens']:,} tokens, {info['val_tokens']:,} for validation",
-            f"steps   {config.trainer.max_steps} of {sequences} x {config.data.sequence_length} tokens",
-        )
-    )

@@ -2,21 +2,31 @@
 
 import logging
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lightning import Trainer
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
+from lightning.pytorch.strategies import DDPStrategy, Strategy
 
 from minillm import hardware
 from minillm.config import Config
+from minillm.sharded import Sharded
 
 
-def build_trainer(config: Config, folder: Path, **parts: Any) -> Trainer:
-    """Lightning's Trainer from the config. Its epoch is the whole run; callbacks of ours save, log and draw the bar."""
+def build_trainer(config: Config, folder: Path, *, plugins: Sequence[Any] = (), **parts: Any) -> Trainer:
+    """Lightning's Trainer from the config. Its epoch is the whole run; callbacks of ours save, log and draw the bar.
+
+    With a strategy for several devices this process is one of the ranks, which have met (`distributed.group`).
+    """
     precision = hardware.precision(config)
     return Trainer(
         accelerator=hardware.accelerator(config),
         devices=config.trainer.devices,
+        strategy=strategy(config),
+        plugins=[*plugins, *([] if config.trainer.strategy == "single" else [TorchElasticEnvironment()])],
+        inference_mode=config.trainer.strategy != "fsdp",  # FSDP2's gathered weights must be able to train again
         precision="32-true" if precision == "bf16-true" else precision,  # see apply.to_bf16
         max_steps=config.trainer.max_steps,
         max_epochs=-1,
@@ -33,6 +43,17 @@ def build_trainer(config: Config, folder: Path, **parts: Any) -> Trainer:
         default_root_dir=folder,
         **parts,
     )
+
+
+def strategy(config: Config) -> Strategy | str:
+    """How Lightning is told that devices share the work."""
+    match config.trainer.strategy:
+        case "ddp":
+            return DDPStrategy(gradient_as_bucket_view=True)  # else there is a second copy of all gradients
+        case "fsdp":
+            return Sharded(config.trainer.devices)
+        case _:
+            return "auto"
 
 
 def quiet_lightning() -> None:

@@ -52,8 +52,6 @@ def test_what_the_run_has_been_through_is_recorded(run: Run, stop: Stop) -> None
 CHANGES = {
     "model.hidden_size": 64,
     "data.sequence_length": 8,
-    "batch.micro": 4,
-    "batch.accumulate": 1,
     "seed": 1,
 }
 
@@ -67,6 +65,18 @@ def test_what_would_change_the_data_or_the_shape_is_refused_by_name(
     with pytest.raises(UserError, match=rf"{name}={value}, but the run to resume has"):
         run(SAME | {"resume": "last", name: value})
     assert {path: path.read_bytes() for path in folder.rglob("*.*")} == before
+
+
+def test_another_number_of_sequences_a_step_is_refused_and_another_cut_of_the_same_goes_on(
+    run: Run, stop: Stop, tmp_path: Path
+) -> None:
+    shutil.copytree(stop(SAME, at=2), tmp_path / "other")
+    with pytest.raises(UserError, match=r"batch\.micro=4 .* make 8 sequences a step, but the run to resume has 4"):
+        run(SAME | {"resume": "last", "batch.micro": 4})
+    run(SAME | {"resume": "last", "batch.micro": 4, "batch.accumulate": 1})
+    run(SAME | {"resume": "last"}, name="other")
+    for name, weight in state(tmp_path / "run")["state_dict"].items():
+        torch.testing.assert_close(weight, state(tmp_path / "other")["state_dict"][name], rtol=1e-3, atol=1e-5)
 
 
 def test_other_data_is_refused(run: Run, stop: Stop) -> None:

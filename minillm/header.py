@@ -1,0 +1,30 @@
+"""The beginning of a run, for a reader."""
+
+from typing import Any
+
+from minillm import hardware
+from minillm.config import Config
+from minillm.data import Corpus
+
+
+def header(config: Config, known: dict[str, Any], corpus: Corpus, parameters: int, needed: str) -> str:
+    """What is about to run, in a few lines."""
+    model, info = config.model, corpus.info
+    layers = " ".join(f"{layer}={name}" for layer, name in known["layers_ran"].items())
+    if hardware.interpreted(config):
+        layers += ", in Triton's interpreter: timings mean nothing"
+    compiled = ", blocks compiled" if config.compile else ""
+    device, attention = known["env"]["device"], known["attention_backend"]
+    trainer = config.trainer
+    ranks = "" if trainer.strategy == "single" else f"{trainer.devices} by {trainer.strategy}, each "
+    sequences = config.batch.micro * config.batch.accumulate * trainer.devices
+    return "\n".join(
+        (
+            f"model   {model.name}: {parameters:,} parameters, vocabulary {model.vocab_size}",
+            f"layers  {layers}",
+            f"device  {ranks}{device}, precision {known['precision']}, attention {attention}{compiled}",
+            f"memory  about {needed}",
+            f"data    {info['source']}: {info['train_tokens']:,} tokens, {info['val_tokens']:,} for validation",
+            f"steps   {trainer.max_steps} of {sequences} x {config.data.sequence_length} tokens",
+        )
+    )
