@@ -28,9 +28,9 @@ def command(*typed: str) -> subprocess.Popen[str]:
 
 
 def second_rank(parent: int) -> int:
-    """Its process id: the last of the two that were spawned."""
-    listed = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(parent)], capture_output=True, text=True).stdout
-    return sorted(int(line.split()[0]) for line in listed.splitlines() if "spawn_main" in line)[1]
+    """Its process id: the last of the two that were spawned. From /proc, as ps may cut its lines off."""
+    spawned = [int(p.parent.name) for p in Path("/proc").glob("[0-9]*/cmdline") if b"spawn_main" in p.read_bytes()]
+    return sorted(pid for pid in spawned if f"\nPPid:\t{parent}\n" in Path(f"/proc/{pid}/status").read_text())[1]
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_signal_to_one_rank_stops_all_at_one_step(struck: Callable, tmp_path: 
 
 def test_under_torchrun_the_run_has_one_folder(tmp_path: Path) -> None:
     script = str(ROOT / "scripts" / "train.py")
-    torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]  # a port of its own
     named_by_time = f"hydra.run.dir={tmp_path}/${{now:%S%f}}"
     run = command(*torchrun, script, *TWO, "trainer=fsdp", named_by_time)
     _, said = run.communicate(timeout=120)
