@@ -6,6 +6,7 @@ stopped by SIGTERM and SIGINT. A user's mistake is a sentence a line on stderr; 
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -103,6 +104,17 @@ def run_job(config: Config, folder: Path) -> None:
         train(config, folder)
     except UserError as error:
         fail(error, status=1)
+
+
+def in_sentences(act: Callable[[], int]) -> int:
+    """The exit status of a command other than train: `act()`'s, 2 for a mistake, 130 interrupted."""
+    sys.path.append(os.getcwd())  # my_module:MyNorm, from where the command was typed
+    try:
+        return act()
+    except UserError as error:
+        fail(error, status=2)
+    except KeyboardInterrupt:
+        return 130
 
 
 def fail(error: UserError, status: int) -> NoReturn:

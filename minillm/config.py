@@ -1,13 +1,11 @@
-"""The configuration as types: what every value may be, and which combinations are impossible.
+"""The configuration as types: what every value may be. What cannot be combined is in `combinations.py`.
 
 Hydra composes a dictionary from `configs/`; `Config` is the only gate through which it enters the program, by way of
 `problems.validate`, which reports everything at once: a run with three mistakes needs one correction, not three.
 """
 
 import re
-from collections.abc import Mapping
-from inspect import signature
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -213,45 +211,3 @@ class Config(Section):
     seed: Annotated[int, Field(ge=0, lt=2**32)]
     resume: str | None  # last | a run's folder
     init_from: str | None = None  # a Llama in Hugging Face's format: a folder, or its name on the hub
-
-    @model_validator(mode="after")
-    def is_possible(self) -> "Config":
-        if problems := impossible(dict(self)):
-            raise ValueError("\n".join(problems))
-        return self
-
-
-def impossible(sections: Mapping[str, Any]) -> list[str]:
-    """What cannot be combined across sections: a sentence each. A section that is missing (it is wrong in itself) is
-    passed over, with the rules that need it."""
-    problems = []
-    for rule in (fused_by_triton_only, vocabulary_holds_the_tokens, named_source_is_read):
-        needed = signature(rule).parameters
-        if all(name in sections for name in needed):
-            problems.append(rule(**{name: sections[name] for name in needed}))
-    return [problem for problem in problems if problem]
-
-
-def fused_by_triton_only(norm: NormConfig) -> str | None:
-    if norm.fuse_residual or norm.name == "triton":
-        return None
-    return (
-        f"norm.fuse_residual=false is for norm=triton, the only one that adds in the same kernel, not for {norm.name}"
-    )
-
-
-def vocabulary_holds_the_tokens(model: ModelConfig, tokenizer: TokenizerConfig, data: DataConfig) -> str | None:
-    trains_one = tokenizer.path is None and data.name != "synthetic"
-    if model.vocab_size is None or not trains_one or model.vocab_size >= tokenizer.vocab_size:
-        return None
-    return (
-        f"model.vocab_size={model.vocab_size} is less than tokenizer.vocab_size={tokenizer.vocab_size}: "
-        "raise the one, lower the other, or type model.vocab_size=null for the tokenizer's"
-    )
-
-
-def named_source_is_read(data: DataConfig) -> str | None:
-    for source, key, value in (("text", "files", data.files), ("hub", "dataset", data.dataset)):
-        if value and data.name != source:
-            return f"data.{key} is read by data={source}, and data is {data.name}: type data={source} data.{key}=..."
-    return None

@@ -9,22 +9,24 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from minillm.config import Config, impossible
+from minillm.combinations import impossible
+from minillm.config import Config
 from minillm.errors import UserError
 
 
 def validate(values: dict[str, Any]) -> Config:
     """The typed configuration. Raises UserError with one line a problem, combinations of valid sections included."""
+    problems, wrong = [], set()
     try:
-        return Config.model_validate(values)
+        config = Config.model_validate(values)
     except ValidationError as error:
-        details = error.errors()
-    problems = [sentence(detail) for detail in details]
-    wrong = {detail["loc"][0] for detail in details if detail["loc"]}
-    if wrong:  # Config's own look at the combinations was not reached
-        sections = {name: section for name, section in section_types() if name in values and name not in wrong}
-        problems += impossible({name: section.model_validate(values[name]) for name, section in sections.items()})
-    raise UserError("\n".join(problems))
+        problems = [sentence(detail) for detail in error.errors()]
+        wrong = {detail["loc"][0] for detail in error.errors() if detail["loc"]}
+    right = {name: section for name, section in section_types() if name in values and name not in wrong}
+    problems += impossible({name: section.model_validate(values[name]) for name, section in right.items()})
+    if problems:
+        raise UserError("\n".join(problems))
+    return config
 
 
 def section_types() -> Iterator[tuple[str, type[BaseModel]]]:

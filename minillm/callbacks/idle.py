@@ -23,8 +23,8 @@ def idle_share(busy_ms: float | None, step_ms: float | None) -> float | None:
 class IdleProbe:
     """Records the device's kernels and copies between `start()` and `stop()`, `steps` steps.
 
-    Only their own time is taken from the record. Recording slows the host (26% idle was seen in steps that took 2 ms
-    more than their kernels when nothing was recorded), so a step's length comes from steps that were not recorded.
+    Only their own time is taken from the record. Recording slows the host, which then shows as a device that waits; so a
+    step's length comes from steps that were not recorded.
     """
 
     def __init__(self, steps: int) -> None:

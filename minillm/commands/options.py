@@ -3,15 +3,13 @@
 `key=value` throughout. An option's value is everything after the first `=`, byte for byte: it never reaches Hydra.
 """
 
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from minillm.cli import fail
+from minillm.cli import in_sentences
 from minillm.compose import check, read, resumed, run_folder
 from minillm.config import Config
 from minillm.errors import UserError
@@ -34,14 +32,12 @@ def run_command(arguments: list[str], usage: str, kind: type[Own], act: Callable
         fields = kind.model_fields.items()
         print(usage + "\n" + "\n".join(f"  {name + '=':<13}{field.description}" for name, field in fields))
         return 0
-    sys.path.append(os.getcwd())  # norm.name=my_module:MyNorm, from where the command was typed
-    try:
+
+    def run() -> int:
         act(*split(arguments, kind))
-    except UserError as error:
-        fail(error, status=2)
-    except KeyboardInterrupt:
-        return 130
-    return 0
+        return 0
+
+    return in_sentences(run)
 
 
 def split(arguments: list[str], kind: type[Own]) -> tuple[Own, list[str]]:

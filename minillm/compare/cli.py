@@ -5,14 +5,12 @@ command or its configuration is wrong, nothing was done; 143 and 130 stopped by 
 kept.
 """
 
-import os
 import shlex
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minillm.cli import fail
+from minillm.cli import fail, in_sentences
 from minillm.compare.plan import Options, make_plan
 from minillm.compose import RUNS
 from minillm.errors import UserError
@@ -42,11 +40,7 @@ def main(arguments: list[str]) -> int:
         print("  compare.resume=  go on with an interrupted comparison, by its folder; nothing is typed beside it")
         print("  hydra.run.dir=   where the results go; runs/<date>/<time>_compare_<keys> unless given")
         return 0
-    sys.path.append(os.getcwd())  # norm=my_module:MyNorm, from where the command was typed
-    try:
-        return run(arguments)
-    except UserError as error:
-        fail(error, status=2)
+    return in_sentences(lambda: run(arguments))
 
 
 def run(arguments: list[str]) -> int:

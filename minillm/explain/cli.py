@@ -3,13 +3,11 @@
 Exit status: 0 done; 2 the command is wrong, nothing was done.
 """
 
-import os
 import shlex
-import sys
 from datetime import datetime
 from pathlib import Path
 
-from minillm.cli import fail
+from minillm.cli import in_sentences
 from minillm.compose import RUNS
 from minillm.errors import UserError
 
@@ -34,11 +32,7 @@ def main(arguments: list[str]) -> int:
     if not arguments or {"-h", "--help"} & set(arguments):
         print(USAGE)
         return 0
-    sys.path.append(os.getcwd())  # norm=my_module:MyNorm, from where the command was typed
-    try:
-        return run(arguments)
-    except UserError as error:
-        fail(error, status=2)
+    return in_sentences(lambda: run(arguments))
 
 
 def run(arguments: list[str]) -> int:
