@@ -30,17 +30,8 @@ from kernels.linear_cross_entropy_chunks import gradient_buffers, gradient_unit,
 REDUCTIONS = ("mean", "sum", "none")
 
 
-def total_outputs(
-    hidden: Tensor,
-    weight: Tensor,
-    target: Tensor,
-    ignore_index: int,
-    label_smoothing: float,
-    z_loss: float,
-    needs_dhidden: bool,
-    needs_dweight: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    dhidden, dweight = gradient_buffers(hidden, weight, needs_dhidden, needs_dweight)
+def total_outputs(hidden: Tensor, weight: Tensor, target: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
+    dhidden, dweight = gradient_buffers(hidden, weight, *settings[-2:])  # needs_dhidden, needs_dweight
     return dhidden.new_empty(()), dhidden, dweight
 
 
@@ -85,9 +76,7 @@ def total_gradients(run: Callable, ctx: Any, dloss: Tensor, *_: None) -> tuple[T
     return *wanted(ctx, found), *[None] * 6
 
 
-def per_token_outputs(
-    hidden: Tensor, weight: Tensor, target: Tensor, ignore_index: int, label_smoothing: float, z_loss: float
-) -> Tensor:
+def per_token_outputs(hidden: Tensor, weight: Tensor, target: Tensor, *settings: Any) -> Tensor:
     return torch.empty(target.shape, device=hidden.device, dtype=torch.float32)
 
 
@@ -99,17 +88,9 @@ def per_token(
 
 
 def per_token_backward_outputs(
-    dloss: Tensor,
-    hidden: Tensor,
-    weight: Tensor,
-    target: Tensor,
-    ignore_index: int,
-    label_smoothing: float,
-    z_loss: float,
-    needs_dhidden: bool,
-    needs_dweight: bool,
+    dloss: Tensor, hidden: Tensor, weight: Tensor, target: Tensor, *settings: Any
 ) -> tuple[Tensor, Tensor]:
-    wide = gradient_buffers(hidden, weight, needs_dhidden, needs_dweight)
+    wide = gradient_buffers(hidden, weight, *settings[-2:])  # needs_dhidden, needs_dweight
     return torch.empty_like(wide[0], dtype=hidden.dtype), torch.empty_like(wide[1], dtype=weight.dtype)
 
 
