@@ -23,7 +23,7 @@ def idle_share(busy_ms: float | None, step_ms: float | None) -> float | None:
 class IdleProbe:
     """Records the device's kernels and copies between `start()` and `stop()`, `steps` steps.
 
-    Only their own time is taken from the record. Recording slows the host, which then shows as a device that waits; so a
+    Only their own time is taken from the record. Recording slows the host, which then shows as a device that waits: a
     step's length comes from steps that were not recorded.
     """
 
