@@ -33,6 +33,11 @@ def interpreted_rows(N: int, rows: int) -> int:
     return max(1, min(next_power_of_2(rows), INTERPRETED_TILE // next_power_of_2(N)))
 
 
+def elementwise(size: int) -> int:
+    """Elements a program, 16 a thread of 4 warps, of a kernel that walks straight through memory."""
+    return max(16, min(next_power_of_2(size), INTERPRETED_TILE if INTERPRETED else 2048))
+
+
 LOGITS_BYTES = 384 * 2**20  # of one chunk: with 16384 x 2048 x 128256 in bf16 all extra memory stays below 1.5 GiB
 
 
@@ -53,7 +58,7 @@ def cross_entropy(V: int, rows: int) -> Rows:
     if INTERPRETED:
         block_n = max(8, min(next_power_of_2(V), 4096))
         return Rows(interpreted_rows(block_n, rows), block_n, 4)
-    num_warps = 32 if V > 65536 else 16 if V > 32768 else 8
+    num_warps = 32 if V > 65536 else 16 if V > 16384 else 8
     return Rows(1, 512 * num_warps, num_warps)
 
 
@@ -97,12 +102,13 @@ class Heads:
 
 
 def rotary(T: int, H: int, K: int, D: int) -> Heads:
-    """Shape of both rotary kernels: 8 or 16 pairs a thread of 2 warps. T matters in the interpreter only.
+    """Shape of both rotary kernels: 16 pairs a thread of one warp. T matters in the interpreter only.
 
-    32768 tokens of 12 + 24 heads of 64: .94 both ways, by 4 warps .93; 16384 of 32 + 16: forward .91, backward .88.
+    32768 tokens of 12 + 24 heads of 64: .95 both ways, by two warps .95 and .94, half the pairs .78; 16384 of 32 + 16:
+    forward .91, backward .90, by two warps .91 and .89.
     """
     block_d = next_power_of_2(D // 2)
     block_h = next_power_of_2(max(H, K)) if INTERPRETED else alignment(H, K)  # divides both: no tile is partly empty
     half = block_h * block_d
-    block_t = interpreted_rows(half, T) if INTERPRETED else max(1, min(4, 1024 // half))
-    return Heads(block_t, block_h, block_d, 4 if INTERPRETED else 2)
+    block_t = interpreted_rows(half, T) if INTERPRETED else max(1, 512 // half)
+    return Heads(block_t, block_h, block_d, 4 if INTERPRETED else 1)

@@ -88,17 +88,19 @@ def forward(N: int, rows: int, fused_add: bool) -> Rows | Chunks:
         return Rows(1, width, 32)
     if width <= 1024:  # 32 elements a thread: 512 1.00, 768 1.00, 1024 1.00; with 16, 512 .97 and 768 .92
         return Rows(min(2048 // width, 64), width, 2)
+    if N < 4096:  # a row a program, by 4 warps: 2048 1.01, 3072 1.00; by 8, 3072 .95
+        return Rows(1, width, 4)
     if N == 4096:  # a row in one tile .99
         return Chunks(2048, 8)  # 1.02
-    if N < 8192:  # a row a program, by 4 warps: 2048 1.01, 3072 1.00, 5120 .99; by 8, 3072 .95
-        return Rows(1, width, 4)
+    if N < 8192:  # 5120 1.02; a row in one tile by 4 warps .98, by 8 1.00
+        return Chunks(4096, 8)
     if N == 16384:  # 1.00; in chunks .96 to 1.00
         return Rows(1, width, 16)
     # Reading again beats holding: fewer registers, more rows in flight.
     if N < 16384:  # 8192 1.02
         return Chunks(8192, 16)
-    if N <= 32768:  # 1.01; 16 warps 1.00
-        return Chunks(8192, 32)
+    if N <= 32768:  # 1.01; in chunks of 8192 the same within .2%, by 16 warps 1.00
+        return Chunks(16384, 32)
     if N <= 65536:  # .95; two programs an SM .88: the rows in flight no longer fit in L2
         return Chunks(16384, 32, programs_per_sm=1)
     return Chunks(16384, 32, programs_per_sm=2)  # 131072 .78, 262144 .71; one program an SM .77, .70
@@ -136,8 +138,8 @@ def backward(N: int, rows: int, input_bytes: int, fused_add: bool, shared_memory
     narrow = input_bytes <= (6 if fused_add else 4)  # 16-bit inputs
     three = narrow and pieces == 3 and (N > 8192 or not fused_add)
     if N > 16384 or (fused_add and N > 8192 and not three):  # one tile of 16384 with the addition spills: .61
-        # Statistics 1.08 + strips 1.02 of their own traffic, together .63 of one reading.
-        return Strips(Chunks(8192, 16), 8, 1024, 8, 3) if N <= 131072 else Strips(Chunks(8192, 16), 4, 2048, 8, 3)
+        # 32768 .62, where statistics in chunks of 8192 by 16 warps give .57; two readings of one, so .63 would be all.
+        return Strips(Chunks(4096, 8), 4, 2048, 8, 3)
     if three:
         shape = THREE_BLOCKS[block_n]
     elif narrow and not fused_add and width == 256:  # .97

@@ -3,6 +3,8 @@
 import math
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from kernels import launch, operator
@@ -103,6 +105,18 @@ def walk(
     return losses, dhidden, dweight
 
 
+@triton.jit
+def scale_and_round(x_ptr, factor_ptr, y_ptr, size, BLOCK: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)  # int64: a vocabulary times a width may pass 2^31
+    y = tl.load(x_ptr + i, mask=i < size) * tl.load(factor_ptr)
+    tl.store(y_ptr + i, y.to(y_ptr.dtype.element_ty), mask=i < size)
+
+
 def rounded(wide: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
-    """wide * factor (a number on the device) in dtype, in one kernel: no product in fp32 is stored."""
-    return torch.mul(wide, factor, out=torch.empty(wide.shape, device=wide.device, dtype=dtype))
+    """wide (fp32) * factor (a number on the device) in dtype, new. (PyTorch's own mixed product takes three times the
+    time of the bytes that it moves.)"""
+    result = torch.empty(wide.shape, device=wide.device, dtype=dtype)
+    block = launch.elementwise(wide.numel())
+    grid = (triton.cdiv(wide.numel(), block),)
+    operator.launch(scale_and_round, grid, wide.device, wide, factor, result, wide.numel(), BLOCK=block, num_warps=4)
+    return result

@@ -1,10 +1,36 @@
 """Cross-entropy of rows of logits, and its gradient in their place."""
 
+import math
+
 import torch
 import triton
 import triton.language as tl
 
 LOWEST = tl.constexpr(torch.finfo(torch.float32).min)  # not -inf: its difference with itself is no number
+LOG2E = tl.constexpr(math.log2(math.e))  # what is exponentiated is in units of it: exp2(a * LOG2E - b) is two instructions
+LN2 = tl.constexpr(math.log(2))
+
+
+@triton.jit
+def add_exponentials(x, highest, total):
+    """Take x (.., 8) into the largest of x * LOG2E so far and the sum of exp2(x * LOG2E - highest), each (..)."""
+    higher = tl.maximum(highest, tl.max(x, 2) * LOG2E)
+    total = total * tl.exp2(highest - higher) + tl.sum(tl.exp2(x * LOG2E - higher[:, :, None]), 2)
+    return higher, total
+
+
+@triton.jit
+def write_gradient(ptrs, mask, exists, kept, logsumexp, factor, shift):
+    """Replace logits by factor * softmax - shift, and by 0 in rows that are not kept.
+
+    exists: which of them are logits; None for all. The last four have a value a row, logsumexp in units of LOG2E.
+    """
+    x = tl.load(ptrs, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    if exists is not None:
+        x = tl.where(exists, x, float("-inf"))
+    dlogits = factor[:, None] * tl.exp2(x * LOG2E - logsumexp[:, None]) - shift[:, None]
+    # Chosen, not multiplied by 0: an ignored row may hold anything.
+    tl.store(ptrs, tl.where(kept[:, None], dlogits, 0.0), mask=mask)
 
 
 @triton.jit
@@ -28,8 +54,10 @@ def cross_entropy_rows(
     """loss (M,) of logits (M, V); with NEEDS_GRADIENT logits become unit * upstream * dloss/dlogits.
 
     Rows are STRIDE long. What lies between V and STRIDE may be anything and is written over: with STRIDE a multiple of
-    16 every access is of 16 bytes, whatever V.
+    16 every access is of 16 bytes, whatever V. Both readings take whole blocks first, which need no masks of columns,
+    then the rest: it is arithmetic that bounds this kernel, not memory, so every instruction an element counts.
     """
+    WHOLE: tl.constexpr = V // BLOCK_N * BLOCK_N
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     inside = rows < M
     columns = tl.arange(0, BLOCK_N)
@@ -41,22 +69,27 @@ def cross_entropy_rows(
     # Each lane loads 8 neighbours at a time and keeps their maximum and the sum relative to it: a rescaling for every 8
     # exponentials, and nothing to exchange before the row's end.
     LANES: tl.constexpr = BLOCK_N // 8
-    eight = tl.arange(0, LANES)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    eight = (tl.arange(0, LANES)[:, None] * 8 + tl.arange(0, 8)[None, :])[None, :, :]
+    eight_ptrs = row_ptrs[:, None, None] + eight
     highest = tl.full((BLOCK_M, LANES), LOWEST, tl.float32)
     total = tl.zeros((BLOCK_M, LANES), tl.float32)
     plain_sum = tl.zeros((BLOCK_M, LANES), tl.float32)
-    for start in range(0, V, BLOCK_N):
-        cols = (start + eight)[None, :, :]
-        mask = inside[:, None, None] & (cols < STRIDE)
-        x = tl.load(row_ptrs[:, None, None] + cols, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        x = tl.where(cols < V, x, float("-inf"))
-        higher = tl.maximum(highest, tl.max(x, 2))
-        total = total * tl.exp(highest - higher) + tl.sum(tl.exp(x - higher[:, :, None]), 2)
-        highest = higher
+    for start in range(0, WHOLE, BLOCK_N):
+        mask = inside[:, None, None]
+        x = tl.load(eight_ptrs + start, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        highest, total = add_exponentials(x, highest, total)
         if label_smoothing > 0:
-            plain_sum += tl.sum(tl.where(cols < V, x, 0.0), 2)
+            plain_sum += tl.sum(x, 2)
+    if WHOLE < V:
+        exists = WHOLE + eight < V
+        mask = inside[:, None, None] & (WHOLE + eight < STRIDE)
+        x = tl.load(eight_ptrs + WHOLE, mask=mask, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        highest, total = add_exponentials(tl.where(exists, x, float("-inf")), highest, total)
+        if label_smoothing > 0:
+            plain_sum += tl.sum(tl.where(exists, x, 0.0), 2)
     row_highest = tl.max(highest, 1)
-    logsumexp = row_highest + tl.log(tl.sum(total * tl.exp(highest - row_highest[:, None]), 1))
+    logsumexp2 = row_highest + tl.log2(tl.sum(total * tl.exp2(highest - row_highest[:, None]), 1))
+    logsumexp = logsumexp2 * LN2
 
     loss = logsumexp - (1 - label_smoothing) * target_logit + z_loss * logsumexp * logsumexp
     if label_smoothing > 0:
@@ -64,19 +97,19 @@ def cross_entropy_rows(
     tl.store(loss_ptr + rows, tl.where(kept, loss, 0.0), mask=inside)
 
     if NEEDS_GRADIENT:
-        factor = tl.full((BLOCK_M,), unit, tl.float32)
+        scale = tl.full((BLOCK_M,), unit, tl.float32)
         if HAS_UPSTREAM:
-            factor *= tl.load(upstream_ptr + rows, mask=inside, other=0.0)
-        softmax_factor = 1 + 2 * z_loss * logsumexp
-        target_column = target.to(tl.int32)
-        for start in range(0, V, BLOCK_N):  # the second reading: from L2, as long as the rows in flight fit there
-            cols = start + columns
-            ptrs = row_ptrs[:, None] + cols[None, :]
-            mask = inside[:, None] & (cols < STRIDE)[None, :]
-            x = tl.load(ptrs, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
-            x = tl.where((cols < V)[None, :], x, float("-inf"))
-            softmax = tl.exp(x - logsumexp[:, None])
-            hit = tl.where(cols[None, :] == target_column[:, None], 1 - label_smoothing, 0.0)
-            dlogits = softmax_factor[:, None] * softmax - hit - label_smoothing / V
-            # Chosen, not multiplied by 0: an ignored row may hold anything.
-            tl.store(ptrs, tl.where(kept[:, None], factor[:, None] * dlogits, 0.0), mask=mask)
+            scale *= tl.load(upstream_ptr + rows, mask=inside, other=0.0)
+        factor = scale * (1 + 2 * z_loss * logsumexp)
+        shift = scale * (label_smoothing / V)
+        ptrs = row_ptrs[:, None] + columns[None, :]
+        for start in range(0, WHOLE, BLOCK_N):  # the second reading: from L2, as long as the rows in flight fit there
+            write_gradient(ptrs + start, inside[:, None], None, kept, logsumexp2, factor, shift)
+        if WHOLE < V:
+            mask = inside[:, None] & (WHOLE + columns < STRIDE)[None, :]
+            write_gradient(ptrs + WHOLE, mask, (WHOLE + columns < V)[None, :], kept, logsumexp2, factor, shift)
+        # The target's, in its place: to look for it at every column would cost as much as the exponential.
+        tl.debug_barrier()  # another thread has written there
+        softmax = tl.exp2(tl.where(kept, target_logit * LOG2E - logsumexp2, 0.0))
+        dtarget = factor * softmax - shift - scale * (1 - label_smoothing)
+        tl.store(row_ptrs + target, dtarget, mask=kept)

@@ -7,6 +7,7 @@ of PyTorch's flash kernels, but which come first depends on the cuDNN that torch
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -36,6 +37,18 @@ def allowed(attention: str, sequence_length: int) -> list[SDPBackend]:
     return [SDPBackend.CUDNN_ATTENTION, *ANY_LENGTH] if tuned and sequence_length % 128 == 0 else ANY_LENGTH
 
 
+@lru_cache
+def settle_own_order() -> None:
+    """Let PyTorch settle which backends it prefers, as it does when attention is first called.
+
+    Left for later it would be settled inside the context below, which on leaving would put back an order from before,
+    flash first: code outside, such as another model of a comparison, would not run on what PyTorch prefers.
+    """
+    if torch.cuda.is_available():
+        q = torch.empty((1, 1, 128, 64), dtype=torch.float16, device="cuda")
+        torch._fused_sdp_choice(q, q, q)
+
+
 @contextmanager
 def attention_kernels(attention: str, sequence_length: int) -> Iterator[None]:
     """Inside, attention runs on the kernels that `allowed` names. Enter it around training as a whole.
@@ -45,6 +58,7 @@ def attention_kernels(attention: str, sequence_length: int) -> Iterator[None]:
     the tag is part of its key.
     """
     backends = allowed(attention, sequence_length)
+    settle_own_order()
     tag = "attention=" + ",".join(NAMES[backend] for backend in backends)
     with sdpa_kernel(backends, set_priority=True), torch.compiler.config.patch(cache_key_tag=tag):  # type: ignore[attr-defined]
         yield

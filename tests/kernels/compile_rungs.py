@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kernels import adamw, launch, launch_norm, rms_norm_tile, rms_norm_wide
-from kernels.linear_cross_entropy_chunks import row_stride
+from kernels.linear_cross_entropy_chunks import row_stride, scale_and_round
 from kernels.linear_cross_entropy_rows import cross_entropy_rows
 from kernels.resources import resources
 from kernels.rms_norm_simple import rms_norm_simple_backward, rms_norm_simple_forward
@@ -23,8 +23,8 @@ MOST_STACK = 160  # bytes a thread: a few spills at the widest tile are measured
 FP32 = ("rstd_ptr", "cos_ptr", "sin_ptr", "mean_dot_ptr", "dweight_ptr", "weight_ptr", "scalars_ptr", "found_inf_ptr")
 FP32 += ("upstream_ptr", "loss_ptr")
 OTHERS = dict.fromkeys(FP32, "*fp32") | {"key_ptr": "*i64", "target_ptr": "*i64"}  # the pointers that are not bf16
-FORWARD = [(48, False), (768, False), (3072, False), (4096, False), (5120, True), (8192, False), (8192, True)]
-FORWARD += [(16384, False), (16384, True), (32768, True), (65536, False), (262144, False)]
+FORWARD = [(48, False), (768, False), (3072, False), (4096, False), (5120, False), (5120, True), (8192, False), (8192, True)]
+FORWARD += [(16384, False), (16384, True), (32768, False), (32768, True), (65536, False), (262144, False)]
 BACKWARD = [(48, False), (256, False), (512, True), (768, False), (768, True), (1000, False), (1536, False)]
 BACKWARD += [(3072, False), (4096, False), (4096, True), (6144, False), (8192, False), (12288, False), (12288, True)]
 BACKWARD += [(16384, False), (16384, True), (262144, False)]
@@ -40,6 +40,7 @@ def rungs(capability: int) -> Iterator[tuple[str, Any, dict[str, Any], int]]:
     yield "simple forward 4096", rms_norm_simple_forward, simple | {"eps": 1e-6}, 1
     yield "simple backward 4096", rms_norm_simple_backward, simple, 1
     yield "adamw", adamw.adamw_stochastic_kernel, {"BLOCK": adamw.BLOCK, "num_warps": 4}, 1
+    yield "scale and round", scale_and_round, {"BLOCK": launch.elementwise(2**28), "num_warps": 4}, 1
     for V in VOCABULARIES:
         for gradient, smoothing in ((False, 0.0), (True, 0.0), (True, 0.1)):
             constants = {"V": V, "STRIDE": row_stride(V), "label_smoothing": smoothing, "z_loss": 1e-4, "unit": 1.0}

@@ -27,7 +27,8 @@ from minillm.waterfall.trace import Kernel, record
 WARM_UP = 4
 LEAD_IN = 2  # steps before a block: the allocator and the caches are still another variant's
 BLOCK = {"cuda": 10, "cpu": 2}  # steps
-IDLE_STEPS, PROFILED_STEPS = 5, 2
+PROFILED_STEPS = 2
+IDLE_STEPS = 20  # so many that the card's clocks are those of the steps that were timed
 GIB = 2**30
 
 
