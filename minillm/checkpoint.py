@@ -21,6 +21,7 @@ class Checkpoints(Callback):
 
     `last.ckpt` is the newest, `best.ckpt` the one with the lowest validation loss: other names of the same files. Where
     a step is validated it is saved afterwards: a run that goes on from there has that validation's row, or makes it.
+    `last.ckpt` gets its file after `best.ckpt`: a run that was killed between goes on from before and names both anew.
     """
 
     def __init__(self, folder: Path, config: Config, facts: dict[str, Any], signals: Signals) -> None:
@@ -47,9 +48,7 @@ class Checkpoints(Callback):
         loss = pl_module.validation_row()["val/loss"]
         if loss is not None and loss < self.best_loss:
             self.best_loss = loss
-            path = self.save(trainer)
-            if trainer.is_global_zero:
-                link(path, self.folder / "best.ckpt")
+            self.save(trainer, "best.ckpt")
         self.end_step(trainer)
 
     def end_step(self, trainer: Trainer) -> None:
@@ -63,16 +62,17 @@ class Checkpoints(Callback):
         if not last:  # else the run is finished
             self.signals.stop_if_received()
 
-    def save(self, trainer: Trainer) -> Path:
-        """Write this step's checkpoint unless it is there; returns its path."""
+    def save(self, trainer: Trainer, *names: str) -> None:
+        """Write this step's checkpoint, which gets these names and last.ckpt, unless it is there."""
+        if self.saved_step == trainer.global_step:
+            return
         path = self.folder / f"step_{trainer.global_step:08d}.ckpt"
-        if self.saved_step != trainer.global_step:
-            trainer.save_checkpoint(path)  # all ranks take part, the first one writes
-            self.saved_step, self.saved_at = trainer.global_step, time.monotonic()
-            if trainer.is_global_zero:
-                link(path, self.folder / "last.ckpt")
-                self.remove_older(path)
-        return path
+        trainer.save_checkpoint(path)  # all ranks take part, the first one writes
+        self.saved_step, self.saved_at = trainer.global_step, time.monotonic()
+        if trainer.is_global_zero:
+            for name in (*names, "last.ckpt"):
+                link(path, self.folder / name)
+            self.remove_older(path)
 
     def remove_older(self, path: Path) -> None:
         """Keep `path`, which is whole, and the newest others. By age, not by step: a run that was resumed from an older

@@ -1,6 +1,7 @@
 import json
 import threading
 from collections.abc import Callable
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 import minillm.data.corpus
 from minillm.config import Config
-from minillm.data import prepare_corpus
+from minillm.data import Corpus, prepare_corpus
 from minillm.data.cache import cached
 from minillm.data.tokenizer import train_tokenizer
 from minillm.errors import UserError
@@ -106,6 +107,43 @@ def test_two_that_build_at_once_both_get_the_whole_folder(cache: Path) -> None:
     assert folders[0] == folders[1] and (folders[0] / "file").read_text() == "content"
     assert [path.name for path in cache.iterdir()] == [folders[0].name]
     assert json.loads((folders[0] / "manifest.json").read_text())["key"] == {"a": 1}
+
+
+def build_beside_another(config: Config, both_are_building: Any, told: Any) -> None:
+    """Prepare the corpus in this process; building waits until another one builds it, too."""
+    build = minillm.data.corpus.build_corpus
+
+    def at_once(*arguments: Any) -> None:
+        both_are_building.wait(timeout=60)
+        build(*arguments)
+
+    minillm.data.corpus.build_corpus = at_once
+    told.put(facts(prepare_corpus(config)))
+
+
+def facts(corpus: Corpus) -> tuple[dict[str, Any], list[list[int]]]:
+    """What is said of the corpus, its hash among it, and every token of it."""
+    return corpus.info, [
+        block for blocks in (corpus.train, corpus.val) for block in blocks[range(len(blocks))]["tokens"].tolist()
+    ]
+
+
+@pytest.mark.process
+def test_two_processes_that_build_one_corpus_at_once_both_get_the_whole_of_it(
+    write: Files, make_config: MakeConfig, builds: list[Path], cache: Path
+) -> None:
+    config, spawn = make_config(write([story(i) for i in range(10)])), get_context("spawn")
+    told, both_are_building = spawn.Queue(), spawn.Barrier(2)
+    processes = [spawn.Process(target=build_beside_another, args=(config, both_are_building, told)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    first, second = told.get(timeout=90), told.get(timeout=90)
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert first == second == facts(prepare_corpus(config))
+    assert not builds  # what they left is whole
+    assert [path.name for path in cache.iterdir()] == [first[0]["hash"]]
 
 
 def test_a_failed_build_leaves_nothing(cache: Path) -> None:

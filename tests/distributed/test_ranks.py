@@ -10,6 +10,7 @@ import torch
 from minillm.train import train
 from tests.reliability.conftest import assert_same, rows, state
 from tests.training.conftest import make_config
+from tests.training.test_sample import text as text  # the fixture
 
 pytestmark = pytest.mark.process
 SAME = {
@@ -75,3 +76,21 @@ def test_sharded_it_trains_as_one_process(one: Path, sharded: Path) -> None:
 
 def test_sharded_it_resumes_to_the_bit(sharded: Path, tmp_path: Path) -> None:
     assert_same(run(at_step_2(sharded, tmp_path / "run"), FSDP | ON), sharded)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_all_ranks_draw_a_sample_together_and_one_of_them_tells_it(
+    strategy: str, text: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text |= {f"{layer}.name": "eager" for layer in ("norm", "rope", "mlp", "loss")}  # interpreted, 28 tokens take long
+    alone = run(tmp_path / "alone", ONE | text)
+    (told,) = sample_lines(capfd.readouterr().out)
+    together = run(tmp_path / "together", TWO | text | {"trainer.strategy": strategy})
+    assert sample_lines(capfd.readouterr().out) == [told]
+    samples = (alone / "samples.txt").read_text()
+    assert len(samples.split("\n")) == 2  # of the one validation
+    assert (together / "samples.txt").read_text() == samples
+
+
+def sample_lines(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("sample:")]

@@ -1,6 +1,7 @@
 """init_from=: a Llama of Hugging Face's is ours to the last digits, or is refused by what makes it another model."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,16 @@ from minillm.config import Config
 from minillm.errors import UserError
 from minillm.hf import unpacked
 from minillm.init_from import adopted, load_weights
-from minillm.layers import build_layers
+from minillm.layers import build_layers, loss, mlp, norm, rope
 from minillm.model import Llama
 from minillm.module import LlamaModule
 from minillm.train import train
 from tests.hf.conftest import END, starting_from
-from tests.model.test_model import CHOICES
 
 Checkpoint = Callable[..., tuple[Path, Any]]
+LAYERS = {layer.__name__.rpartition(".")[2]: layer.IMPLEMENTATIONS for layer in (norm, rope, mlp, loss)}
+CHOICES = [{layer: name} for layer, names in LAYERS.items() for name in names if name != "compiled"]
+CHOICES.append(dict.fromkeys(LAYERS, "triton"))
 
 
 def module_of(config: Config) -> LlamaModule:
@@ -31,14 +34,14 @@ def module_of(config: Config) -> LlamaModule:
 
 
 def assert_the_same_model(ours: LlamaModule, theirs: Any) -> None:
-    """Logits to 1e-5 of their size, at every position, and all gradients."""
+    """Logits to 1e-5 of their size, at every position, and all gradients. One forward: what is compiled is so once."""
     tokens = torch.randint(300, (2, 17))
     expected = theirs(tokens, labels=tokens)
     expected.loss.backward()
-    (ours.loss_sum(tokens) / 32).backward()
-    with torch.no_grad():
-        logits = ours.model.logits(ours.model(tokens))
-    torch.testing.assert_close(logits, expected.logits, rtol=1e-5, atol=1e-5 * expected.logits.abs().max().item())
+    hidden = ours.model(tokens[:, :-1])
+    (ours.loss(hidden, ours.model.lm_head.weight, tokens[:, 1:]) / 32).backward()
+    logits, expected_logits = ours.model.logits(hidden), expected.logits[:, :-1]
+    torch.testing.assert_close(logits, expected_logits, rtol=1e-5, atol=1e-5 * expected_logits.abs().max().item())
     gradients = {name: p.grad for name, p in ours.model.named_parameters(remove_duplicate=False)}
     mine = unpacked(gradients, ours.model.config)
     for name, parameter in theirs.named_parameters():
@@ -46,11 +49,18 @@ def assert_the_same_model(ours: LlamaModule, theirs: Any) -> None:
         torch.testing.assert_close(mine[name], parameter.grad, rtol=1e-4, atol=1e-5 * size, msg=lambda m, n=name: n + m)
 
 
-@pytest.mark.parametrize("layers", CHOICES, ids=lambda layers: " ".join(map("=".join, layers.items())) or "eager")
+@pytest.mark.parametrize("layers", CHOICES, ids=lambda layers: " ".join(map("=".join, layers.items())))
 def test_logits_and_gradients_are_theirs(checkpoint: Checkpoint, layers: dict[str, str]) -> None:
     folder, theirs = checkpoint()
     names = {f"{layer}.name": name for layer, name in layers.items()}
     assert_the_same_model(module_of(adopted(starting_from(folder, **names))), theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling for a CPU needs g++")
+def test_so_are_those_of_the_compiled_norm(checkpoint: Checkpoint) -> None:
+    folder, theirs = checkpoint(num_hidden_layers=1)
+    assert_the_same_model(module_of(adopted(starting_from(folder, **{"norm.name": "compiled"}))), theirs)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from minillm import resume
+from minillm import checkpoint, resume
 from minillm.errors import UserError
+from minillm.module import LlamaModule
 from minillm.train import train
 from minillm.whole import ASIDE
 from tests.reliability.conftest import Run, assert_same
@@ -134,3 +135,42 @@ def test_every_minutes_saves_between(run: Run, tmp_path: Path) -> None:
 
 def test_a_checkpoint_holds_the_resolved_configuration(folder: Path) -> None:
     assert resume.newest(folder).config == make_config(SAVED).model_dump(mode="json")
+
+
+@pytest.fixture
+def fourth_is_best(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """A run that validates every second step, the fourth being the best."""
+    losses = {2: 3.0, 4: 1.0, 6: 2.0, 8: 2.0}
+    monkeypatch.setattr(
+        LlamaModule, "validation_row", lambda self: {"val/loss": losses[self.global_step], "val/bits_per_byte": None}
+    )
+    return SAVED | {"trainer.max_steps": 8, "trainer.val_every_steps": 2, "optim.schedule": "constant"}
+
+
+def named_steps(folder: Path) -> dict[str, int]:
+    return {name: resume.read(folder / "checkpoints" / f"{name}.ckpt").step for name in ("best", "last")}
+
+
+def test_a_run_that_goes_on_knows_the_best_of_before(run: Run, fourth_is_best: dict[str, object]) -> None:
+    run(fourth_is_best | {"trainer.max_steps": 4})
+    _, folder = run(fourth_is_best | {"resume": "last"})
+    assert named_steps(folder) == {"best": 4, "last": 8}
+
+
+@pytest.mark.parametrize("name", ["best.ckpt", "last.ckpt"])
+def test_killed_before_a_checkpoint_has_this_name_a_run_gives_it_anew(
+    run: Run, fourth_is_best: dict[str, object], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give = checkpoint.link
+
+    def killed(path: Path, other: Path) -> None:
+        if (path.name, other.name) == ("step_00000004.ckpt", name):
+            raise RuntimeError("killed")
+        give(path, other)
+
+    monkeypatch.setattr(checkpoint, "link", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        run(fourth_is_best)
+    monkeypatch.setattr(checkpoint, "link", give)
+    _, folder = run(fourth_is_best | {"resume": "last"})
+    assert named_steps(folder) == {"best": 4, "last": 8}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning import Trainer
 
 from minillm import hardware
 from minillm.data.packing import Batch, Blocks
@@ -55,6 +56,13 @@ def test_a_worker_that_dies_is_named_and_nobody_waits_for_it(
     }
     with pytest.raises((UserError, OSError), match=expected[how]):
         run({"data.num_workers": 1})
+
+
+def test_a_run_that_takes_no_step_has_failed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "fit", lambda *arguments, **options: None)
+    with pytest.raises(UserError, match="no step was taken"):
+        run()
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
 
 
 def test_a_gpu_that_cannot_be_used_is_told_apart_from_none(monkeypatch: pytest.MonkeyPatch) -> None:

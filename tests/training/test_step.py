@@ -78,16 +78,19 @@ def test_compiling_changes_no_name_in_the_checkpoint() -> None:
 
 def test_a_loss_that_is_no_number_stops_the_run_and_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     forward = Llama.forward
-    calls = 0
+    calls, models = 0, set[Llama]()
 
     def breaks_in_step_4(self: Llama, tokens: torch.Tensor) -> torch.Tensor:
         nonlocal calls
         calls += self.training
+        models.add(self)
         return forward(self, tokens) * (float("nan") if calls == 4 else 1.0)
 
     monkeypatch.setattr(Llama, "forward", breaks_in_step_4)
     with pytest.raises(UserError, match=r"wrong at step 4: loss nan.*samples \[.*last\.ckpt"):
         run({"checkpoint.every_steps": 2})
+    (model,) = models
+    assert all(p.isfinite().all() for p in model.parameters())  # step 4 has not reached them
 
 
 def test_the_seed_alone_determines_the_weights() -> None:

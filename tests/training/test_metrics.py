@@ -1,0 +1,29 @@
+"""A step's numbers are read when they have arrived: the host waits for them where a checkpoint is to be written."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from minillm.callbacks.metrics import Metrics, Readout
+from minillm.errors import UserError
+
+
+class Late:
+    """An event that the device has passed only when it is waited for."""
+
+    def query(self) -> bool:
+        return False
+
+    def synchronize(self) -> None:
+        pass
+
+
+def test_a_step_waits_for_no_number_and_a_checkpoint_for_all() -> None:
+    trainer = SimpleNamespace(precision_plugin=None, global_step=3, max_steps=9, loggers=[])
+    metrics = Metrics(SimpleNamespace(), every=5, last_checkpoint=lambda: "there is none")
+    metrics.pending.append(Readout(3, torch.tensor([float("nan"), 1.0]), torch.arange(2), Late(), row=None))
+    metrics.poll(trainer)
+    assert len(metrics.pending) == 1
+    with pytest.raises(UserError, match="went wrong at step 3: loss nan"):
+        metrics.on_save_checkpoint(trainer, None, {})
