@@ -69,6 +69,6 @@ def hint(summary: dict[str, Any]) -> str | None:
     if idle is None or idle < 0.3:
         return None
     return (
-        f"the GPU idled {idle:.0%} of the time: this model is too small to show what kernels do; "
-        "try experiment=norm_small or experiment=norm_110m"
+        f"the GPU idled {idle:.0%} of the time: the host set the pace, and this run does not "
+        "show what kernels do; try a larger model or batch, such as experiment=norm_110m"
     )

@@ -120,7 +120,7 @@ def run(config: BenchConfig, progress: Callable[[str], None]) -> Results:
         results.rows += rows
         progress(line(case, rows))
         torch._dynamo.reset()  # so that the next shape is compiled afresh, not as one more variant of this one
-    if clock is not None:  # last: the compiler's worker processes, which start in the beginning, are busy no more
+    if clock is not None:
         results.host = time_host(op, results.rows[0].case, built_for_first_case(results), device)
     return results
 
@@ -207,6 +207,7 @@ def time_host(
     """Host time of forward + backward on a few rows, where the device's own time is nothing: called as it is, and as
     the one operator of a compiled function. What cannot be compiled whole is left out there."""
     inputs = op.draw(replace(case, rows=HOST_ROWS), device)
+    end_compiler_workers()
 
     def measure(function: Function) -> Callable[[], float]:
         once = forward_and_backward(function, inputs)
@@ -214,15 +215,21 @@ def time_host(
             once()
         return lambda: host_microseconds(once)
 
-    eager = {name: measure(function) for name, function in functions.items()}
+    eager = interleave({name: measure(function) for name, function in functions.items()}, HOST_ROUNDS, seed=0)
     compiled: dict[str, Callable[[], float]] = {}
     for name, function in functions.items():
         with contextlib.suppress(Exception):  # the compiler's, of many kinds
             compiled[name] = measure(torch.compile(function, fullgraph=True, dynamic=False))
-    return {
-        "eager": interleave(eager, HOST_ROUNDS, seed=0),
-        "torch.compile": interleave(compiled, HOST_ROUNDS, seed=0),
-    }
+    return {"eager": eager, "torch.compile": interleave(compiled, HOST_ROUNDS, seed=0)}
+
+
+def end_compiler_workers() -> None:
+    """From here on Inductor compiles in this process: its pool of workers competes with the host time to be measured
+    (F.rms_norm took 134 to 352 us beside it, and no two runs agreed)."""
+    from torch._inductor import async_compile, config  # slow to import
+
+    config.compile_threads = 1
+    async_compile.shutdown_compile_workers()
 
 
 def line(case: Case, rows: list[Row]) -> str:

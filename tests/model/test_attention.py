@@ -1,5 +1,8 @@
 """Attention runs on the kernels that were asked for, or on the fastest for the shape."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -73,3 +76,20 @@ def test_the_kernels_that_were_asked_for_are_those_that_run(attention: str, comp
     names = " ".join(event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA)
     marks = {"flash": "pytorch_flash", "cudnn": "cudnn_generated"}  # cuDNN's names have "flash" in them, too
     assert {name for name, mark in marks.items() if mark in names} == {attention}
+
+
+@pytest.mark.gpu
+def test_pytorchs_own_order_is_as_it_was_when_the_choice_is_left() -> None:
+    """In processes of their own: the order is settled once in each."""
+    settle = "q = torch.empty((1, 1, 128, 64), dtype=torch.float16, device='cuda'); torch._fused_sdp_choice(q, q, q)\n"
+    enter = "from minillm.attention import attention_kernels\nwith attention_kernels('flash', 128): pass\n"
+    orders = [
+        subprocess.run(
+            [sys.executable, "-c", f"import torch\n{before}{settle}print(torch._C._get_sdp_priority_order())"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for before in ("", enter)
+    ]
+    assert orders[0] == orders[1]
