@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 LOWEST = tl.constexpr(torch.finfo(torch.float32).min)  # not -inf: its difference with itself is no number
-LOG2E = tl.constexpr(math.log2(math.e))  # what is exponentiated is in units of it: exp2(a * LOG2E - b) is two instructions
+LOG2E = tl.constexpr(math.log2(math.e))  # exponents are in units of it: exp2(a * LOG2E - b) is two instructions
 LN2 = tl.constexpr(math.log(2))
 
 
