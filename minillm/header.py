@@ -17,6 +17,8 @@ def header(config: Config, known: dict[str, Any], corpus: Corpus, parameters: in
     device, attention = known["env"]["device"], known["attention_backend"]
     trainer = config.trainer
     ranks = "" if trainer.strategy == "single" else f"{trainer.devices} by {trainer.strategy}, each "
+    done = known["starts"][-1]["step"]
+    steps = f"{done + 1} to {trainer.max_steps}, each" if done else f"{trainer.max_steps} of"
     sequences = config.batch.micro * config.batch.accumulate * trainer.devices
     return "\n".join(
         (
@@ -25,6 +27,6 @@ def header(config: Config, known: dict[str, Any], corpus: Corpus, parameters: in
             f"device  {ranks}{device}, precision {known['precision']}, attention {attention}{compiled}",
             f"memory  about {needed}",
             f"data    {info['source']}: {info['train_tokens']:,} tokens, {info['val_tokens']:,} for validation",
-            f"steps   {trainer.max_steps} of {sequences} x {config.data.sequence_length} tokens",
+            f"steps   {steps} {sequences} x {config.data.sequence_length} tokens",
         )
     )

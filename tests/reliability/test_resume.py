@@ -43,9 +43,13 @@ def test_stopped_and_resumed_the_run_is_the_uninterrupted_one_bit_for_bit(
     assert_same(whole, parts)
 
 
-def test_what_the_run_has_been_through_is_recorded(run: Run, stop: Stop) -> None:
+def test_what_the_run_has_been_through_is_recorded_and_where_it_goes_on_is_said(
+    run: Run, stop: Stop, capsys: pytest.CaptureFixture[str]
+) -> None:
     stop(SAME, at=2)
+    assert "steps   9 of 4 x" in capsys.readouterr().out
     result, _ = run(SAME | {"resume": "last", "norm.name": "torch"})
+    assert "steps   3 to 9, each 4 x" in capsys.readouterr().out
     assert [(start["step"], start["layers_ran"]["norm"]) for start in result["starts"]] == [(0, "eager"), (2, "torch")]
 
 
