@@ -8,10 +8,11 @@ kept.
 import shlex
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minillm.cli import fail, in_sentences
 from minillm.compare.plan import Options, make_plan
+from minillm.compare.statistics import MIN_ROUNDS
 from minillm.compose import RUNS
 from minillm.errors import UserError
 
@@ -37,7 +38,7 @@ def main(arguments: list[str]) -> int:
         print(USAGE)
         for name, field in Options.model_fields.items():
             print(f"  compare.{name + '=':<9}{field.description}")
-        print("  compare.resume=  go on with an interrupted comparison, by its folder; nothing is typed beside it")
+        print("  compare.resume=  go on with a comparison, by its folder; beside it compare.rounds=, as many as in all")
         print("  hydra.run.dir=   where the results go; runs/<date>/<time>_compare_<keys> unless given")
         return 0
     return in_sentences(lambda: run(arguments))
@@ -50,7 +51,8 @@ def run(arguments: list[str]) -> int:
             raise UserError(f"{argument} is no option here: values are typed as key=value; lists need no -m")
     typed = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
     folder_typed = sum(argument.startswith(FOLDER) for argument in arguments)
-    if ("runs" in typed and len(arguments) > 1 + folder_typed) or ("compare.resume" in typed and len(arguments) > 1):
+    beside_resume = len(arguments) - 1 - ("compare.rounds" in typed)
+    if ("runs" in typed and len(arguments) > 1 + folder_typed) or ("compare.resume" in typed and beside_resume):
         alone = "runs" if "runs" in typed else "compare.resume"
         raise UserError(f"{alone}= brings its own configuration: leave the rest out")
     # Slow to import: not for mistakes
@@ -59,7 +61,10 @@ def run(arguments: list[str]) -> int:
 
     if "compare.resume" in typed:
         folder = Path(typed["compare.resume"]).expanduser().resolve()
-        return measured(read(folder), folder)
+        measurement = read(folder)
+        if "compare.rounds" in typed:
+            measurement = lengthened(measurement, typed["compare.rounds"])
+        return measured(measurement, folder)
     now = datetime.now()
     command, started = shlex.join(["python", "scripts/compare.py", *arguments]), now.isoformat(timespec="seconds")
     if "runs" in typed:
@@ -68,6 +73,19 @@ def run(arguments: list[str]) -> int:
     plan = make_plan([argument for argument in arguments if not argument.startswith(FOLDER)])
     folder = new_folder(typed.get("hydra.run.dir"), "_".join(plan.varied), now)
     return measured(Measurement(plan=plan, command=command, started=started), folder)
+
+
+def lengthened(measurement: "Measurement", rounds: str) -> "Measurement":
+    """The comparison with so many rounds in all, planned or not. Raises UserError for fewer than there are."""
+    done = len(measurement.rounds)
+    least = max(MIN_ROUNDS, done)
+    if not rounds.isdecimal() or int(rounds) < least:
+        raise UserError(f"compare.rounds={rounds}, but {done} rounds are there already: type {least} or more")
+    options = measurement.plan.options.model_copy(update={"rounds": int(rounds)})
+    update: dict[str, Any] = {"plan": measurement.plan.model_copy(update={"options": options})}
+    if measurement.schedule is not None:
+        update["schedule"] = measurement.schedule.model_copy(update={"rounds": int(rounds)})
+    return measurement.model_copy(update=update)
 
 
 def new_folder(typed: str | None, label: str, now: datetime) -> Path:
@@ -96,7 +114,7 @@ def tabulated(runs: list[Path], command: str, started: str, folder: Path) -> int
 def measured(measurement: "Measurement", folder: Path) -> int:
     """Measure what is left, write and show what comes out, name the folder."""
     from minillm.compare import files, runner
-    from minillm.compare.report.tables import markdown
+    from minillm.compare.report.tables import markdown, verdicts
     from minillm.compare.report.tracking import track
     from minillm.signals import Signals, Stopped
 
@@ -119,9 +137,12 @@ def measured(measurement: "Measurement", folder: Path) -> int:
         fail(error, status=1)
     result = files.write(folder, state, status)
     print(f"\n{markdown(result)}")
+    go_on = f"python scripts/compare.py compare.resume={folder}"
     if status == "interrupted":
-        print(f"interrupted; to go on: python scripts/compare.py compare.resume={folder}")
+        print(f"interrupted; to go on: {go_on}")
     else:
+        if any(line.kind == "undecided" for line in verdicts(result)):
+            print(f"for more rounds: {go_on} compare.rounds=N, as many as in all")
         code = 0 if runner.alive(state) else 1
         if line := track(result, folder):
             print(line)

@@ -80,6 +80,7 @@ def next_round(measurement: Measurement, folder: Path, say: Say) -> Measurement:
 
 def first_start(crew: Crew, order: list[int], plan: Plan, say: Say) -> Schedule | None:
     """Start all variants, together where they fit; from how long that took, the schedule. None where none has lived."""
+    say(f"starting {len(order)} variants, a process each; when they train it is known how long all of it will take")
     seconds = crew.start(order)
     together = len(order) == 1 or not crew.crowded()
     if together:

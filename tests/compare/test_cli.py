@@ -11,7 +11,7 @@ from minillm.compare.cli import main, measured
 from minillm.compare.files import read
 from minillm.compare.process import WorkerError
 from minillm.compare.records import Failed
-from minillm.compare.report import tracking
+from minillm.compare.report import tables, tracking
 from tests.compare.made import Workshop, measurement
 
 
@@ -20,7 +20,8 @@ def test_the_results_are_shown_written_and_named(
 ) -> None:
     assert measured(measurement(), tmp_path) == 0
     shown = capsys.readouterr().out
-    assert "4 rounds of 2 variants" in shown.splitlines()[0]  # how long it takes comes first
+    assert shown.startswith("starting 2 variants, a process each")
+    assert "4 rounds of 2 variants" in shown.splitlines()[1]  # how long it takes comes first
     assert (tmp_path / "comparison.md").read_text() in shown
     assert shown.splitlines()[-1] == str(tmp_path)
     assert json.loads((tmp_path / "comparison.json").read_text())["status"] == "finished"
@@ -41,6 +42,27 @@ def test_a_stopped_comparison_is_kept_and_one_command_goes_on(
     shop.before_turn = lambda: None
     assert main([f"compare.resume={tmp_path}"]) == 0
     assert len(read(tmp_path).rounds) == 4
+
+
+def test_a_finished_comparison_can_be_given_more_rounds_but_not_fewer(
+    shop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured(measurement(), tmp_path)
+    with pytest.raises(SystemExit):
+        main([f"compare.resume={tmp_path}", "compare.rounds=3"])
+    assert "compare.rounds=3, but 4 rounds are there already: type 4 or more" in capsys.readouterr().err
+    assert main([f"compare.resume={tmp_path}", "compare.rounds=6"]) == 0
+    assert len(read(tmp_path).rounds) == 6
+    assert main([f"compare.resume={tmp_path}"]) == 0  # nothing is left to do
+    assert len(read(tmp_path).rounds) == 6
+
+
+def test_what_is_not_decided_comes_with_the_command_for_more_rounds(
+    shop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "verdicts", lambda result: [tables.Line("b", "undecided", "not decided")])
+    measured(measurement(), tmp_path)
+    assert f"compare.resume={tmp_path} compare.rounds=N" in capsys.readouterr().out
 
 
 def test_a_finished_comparison_says_where_its_wandb_runs_are(
@@ -78,6 +100,7 @@ def test_a_variant_that_cannot_run_here_ends_it_before_a_step_is_measured(
         (["norm=eager"], "nothing to compare"),
         (["-m", "norm=eager,torch"], "lists need no -m"),
         (["runs=a,b", "norm=eager"], "runs= brings its own configuration"),
+        (["compare.resume=a", "norm=eager"], "compare.resume= brings its own configuration"),
         (["compare.resume=nowhere"], "there is no comparison.json"),
     ],
 )
