@@ -150,6 +150,7 @@ def export(state: Mapping[str, Tensor], config: Config, tokenizer: Any | None, o
         )
     write_json(out / "generation_config.json", ends)
     write_json(out / CONFIG, described(config, tensors["model.embed_tokens.weight"].dtype) | ends)  # last: it is whole
+    (out / WEIGHTS).chmod((out / CONFIG).stat().st_mode)  # the library lets nobody else read it
 
 
 def described(config: Config, dtype: torch.dtype) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def claims(counted: Mapping[str, Mapping[str, Counted]], resources: Mapping[str,
     back = {name: len(counted[name]["backward"].launches) for name in NAMES}
     return [
         Claim(
-            "PyTorch runs 3 kernels (said at one place), or 4 (at another)",
+            "PyTorch runs 3 kernels, or 4: both are told of it",
             f"{len(chain)}: {', '.join(chain)}; with fp32 inside {len(forward['eager'].launches)}",
             "loose: each operation is a kernel, the addition of eps and both products too",
         ),

@@ -171,8 +171,9 @@ def kernel_table(explained: Explained) -> str:
 def step_section(explanation: Explanation) -> str:
     """GPU milliseconds by part, and the distance to the floor."""
     if not explanation.steps:
-        reason = "it is taken at the model's shape: leave shape= out" if explanation.plan.shape else ""
-        return f"Not taken: {reason or 'it needs a GPU, and no whole step is recorded'}."
+        if explanation.plan.shape:
+            return "Not taken apart: a whole step has the model's own shape. Leave shape= out to see it."
+        return "Not taken apart: that needs a GPU, and no whole step is recorded."
     steps = explanation.steps
     used = [part for part in PARTS if any(part in step.parts for step in steps)]
     lines = [[part, *(ms(step.parts.get(part)) for step in steps)] for part in used]

@@ -39,7 +39,7 @@ def run(plan: Plan, command: str, folder: Path, progress: Callable[[str], None])
         explanation.roof = copy_roof(clock, device).gb_per_second
         progress(f"copy roof {explanation.roof:.0f} GB/s")
     for subject in looked_at:
-        progress(subject.title)
+        progress(f"looking at {subject.title}")
         explanation.layers.append(explain(plan, subject, card, device, clock, folder))
     example = counts(claims.SHAPE, card) if plan.layer == "norm" else {}
     found = [f.counted for explained in explanation.layers for f in explained.found]

@@ -81,6 +81,11 @@ def test_what_was_exported_can_be_started_from(run: Path, tmp_path: Path) -> Non
         torch.testing.assert_close(second[name], tensor, rtol=1e-5, atol=1e-6)
 
 
+def test_who_may_read_one_of_the_files_may_read_all(run: Path) -> None:
+    export.main([f"run={run}", "out=out"])
+    assert len({file.stat().st_mode for file in Path("out").iterdir()}) == 1
+
+
 def test_a_folder_that_holds_a_model_is_left_alone(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     export.main([f"run={run}", "out=out"])
     with pytest.raises(SystemExit, match="2"):
