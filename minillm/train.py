@@ -79,7 +79,8 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
         summary.write(folder, known | {"status": "stopped"})
         again = f"type resume={folder} to go on" if resume.checkpoints(folder) else "there is no checkpoint yet"
         if distributed.rank() == 0:
-            print(f"stopped by {stop.name}: {again}", file=sys.stderr)
+            step = f" after step {known['steps']}" if "steps" in known else ""
+            print(f"stopped by {stop.name}{step}: {again}", file=sys.stderr)
         raise
     except BaseException as error:
         told = explained(error, config, last_good(folder)) or error

@@ -63,8 +63,10 @@ def test_a_lost_rank_ends_the_run_with_a_sentence(struck: Callable, tmp_path: Pa
 
 def test_a_signal_to_one_rank_stops_all_at_one_step(struck: Callable, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert struck("ddp", signal.SIGTERM) == (143, f"stopped by SIGTERM: type resume={run} to go on\n")
-    assert state(run)["global_step"] == int(rows(run)[-1]["step"])
+    status, said = struck("ddp", signal.SIGTERM)
+    step = state(run)["global_step"]
+    assert (status, said) == (143, f"stopped by SIGTERM after step {step}: type resume={run} to go on\n")
+    assert step == int(rows(run)[-1]["step"])
     assert json.loads((run / "summary.json").read_text())["status"] == "stopped"
 
 

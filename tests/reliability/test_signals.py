@@ -31,7 +31,8 @@ def test_in_training_the_step_is_ended_and_saved(
     assert [row["step"] for row in rows(folder)] == ["1", "2"]
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["status"], summary["steps"]) == ("stopped", 2)
-    assert capsys.readouterr().err == f"stopped by {signal.Signals(number).name}: type resume={folder} to go on\n"
+    name = signal.Signals(number).name
+    assert capsys.readouterr().err == f"stopped by {name} after step 2: type resume={folder} to go on\n"
 
 
 @NUMBERS
@@ -125,20 +126,15 @@ def test_the_command_line_exits_with_143_and_130_and_goes_on(tmp_path: Path) -> 
         while first.poll() is None and step() < 3:
             time.sleep(0.05)
         first.send_signal(signal.SIGTERM)
-        assert (first.wait(60), first.stderr.read()) == (
-            143,
-            f"stopped by SIGTERM: type resume={tmp_path}/run to go on\n",
-        )
-        reached = step()
+        status, said, reached = first.wait(60), first.stderr.read(), step()
+        sentence = f"stopped by {{}} after step {{}}: type resume={tmp_path}/run to go on\n"
+        assert (status, said) == (143, sentence.format("SIGTERM", reached))
         assert state(tmp_path / "run")["global_step"] == reached
         second = command("resume=run")
         while second.poll() is None and step() < reached + 3:
             time.sleep(0.05)
         os.killpg(second.pid, signal.SIGINT)
-        assert (second.wait(60), second.stderr.read()) == (
-            130,
-            f"stopped by SIGINT: type resume={tmp_path}/run to go on\n",
-        )
+        assert (second.wait(60), second.stderr.read()) == (130, sentence.format("SIGINT", step()))
     finally:
         for process in (first, second):
             if process is not None and process.poll() is None:
