@@ -26,7 +26,13 @@ def header(config: Config, known: dict[str, Any], corpus: Corpus, parameters: in
             f"layers  {layers}",
             f"device  {ranks}{device}, precision {known['precision']}, attention {attention}{compiled}",
             f"memory  about {needed}",
-            f"data    {info['source']}: {info['train_tokens']:,} tokens, {info['val_tokens']:,} for validation",
+            f"data    {info['source']}: {side(info, 'train')} to train on, {side(info, 'val')} for validation",
             f"steps   {steps} {sequences} x {config.data.sequence_length} tokens",
         )
     )
+
+
+def side(info: dict[str, Any], name: str) -> str:
+    """How much text the side (train, val) has; synthetic tokens are in no documents."""
+    documents = info.get(f"{name}_documents")
+    return f"{info[f'{name}_tokens']:,} tokens" + (f" of {documents:,} documents" if documents else "")

@@ -93,7 +93,8 @@ def numbers(result: Result) -> Table:
                 shown(variant["val_loss"], ".4f"),
             ]
         )
-    header = ["variant", "tokens/s", "of rounds", "step ms", "MFU", "peak GiB", "ratio", "interval", "loss", "val loss"]
+    header = ["variant", "tokens/s", "of rounds", "median step ms", "MFU", "peak GiB"]
+    header += ["ratio", "interval", "loss", "val loss"]
     return Table(header, rows).filled()
 
 
