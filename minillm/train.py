@@ -126,6 +126,8 @@ def run(config: Config, folder: Path, known: dict[str, Any], saved: resume.Saved
         load_weights(module.model, config)
     parameters = sum(p.numel() for p in module.model.parameters())
     print(header(config, known, corpus, parameters, needed), flush=True)
+    if saved is not None and (planned := saved.config["trainer"]["max_steps"]) != config.trainer.max_steps:
+        print(f"rate    of learning: its course is now that of {config.trainer.max_steps} steps, not {planned}")
 
     clock: StepClock = StepClock(DeviceTimer() if gpu else HostTimer())
     throughput = Throughput(

@@ -49,8 +49,17 @@ def test_what_the_run_has_been_through_is_recorded_and_where_it_goes_on_is_said(
     stop(SAME, at=2)
     assert "steps   9 of 4 x" in capsys.readouterr().out
     result, _ = run(SAME | {"resume": "last", "norm.name": "torch"})
-    assert "steps   3 to 9, each 4 x" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "steps   3 to 9, each 4 x" in said and "rate " not in said
     assert [(start["step"], start["layers_ran"]["norm"]) for start in result["starts"]] == [(0, "eager"), (2, "torch")]
+
+
+def test_another_number_of_steps_changes_the_learning_rates_course_and_that_is_said(
+    run: Run, stop: Stop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop(SAME, at=2)
+    run(SAME | {"resume": "last", "trainer.max_steps": 4})
+    assert "its course is now that of 4 steps, not 9" in capsys.readouterr().out
 
 
 CHANGES = {
