@@ -138,8 +138,11 @@ def backward(N: int, rows: int, input_bytes: int, fused_add: bool, shared_memory
     narrow = input_bytes <= (6 if fused_add else 4)  # 16-bit inputs
     three = narrow and pieces == 3 and (N > 8192 or not fused_add)
     if N > 16384 or (fused_add and N > 8192 and not three):  # one tile of 16384 with the addition spills: .61
-        # 32768 .62, where statistics in chunks of 8192 by 16 warps give .57; two readings of one, so .63 would be all.
-        return Strips(Chunks(4096, 8), 4, 2048, 8, 3)
+        # Statistics 1.08 + strips 1.02 of their own traffic would make .63 of one reading.
+        if N <= 32768:  # .62; by the shape below .57
+            return Strips(Chunks(4096, 8), 4, 2048, 8, 3)
+        # 65536 .63; by the shape above .60
+        return Strips(Chunks(8192, 16), 8, 1024, 8, 3) if N <= 131072 else Strips(Chunks(8192, 16), 4, 2048, 8, 3)
     if three:
         shape = THREE_BLOCKS[block_n]
     elif narrow and not fused_add and width == 256:  # .97

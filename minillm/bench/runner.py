@@ -224,8 +224,8 @@ def time_host(
 
 
 def end_compiler_workers() -> None:
-    """From here on Inductor compiles in this process: its pool of workers competes with the host time to be measured
-    (F.rms_norm took 134 to 352 us beside it, and no two runs agreed)."""
+    """From here on Inductor compiles in this process, without the pool of workers that would run beside what is to be
+    measured."""
     from torch._inductor import async_compile, config  # slow to import
 
     config.compile_threads = 1
