@@ -4,10 +4,11 @@ Bytes a parameter: 14 in bf16 (p, m, v, g read; p, m, v written), 28 in fp32, an
 plain PyTorch, and what the rounding is for, are in `adamw_reference.py`.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from kernels import operator
 
 BLOCK = 1024
 
@@ -48,6 +49,6 @@ def adamw_stochastic(
     eps, weight decay, 1 - beta1^t, 1 - beta2^t. found_inf (): not zero changes nothing. key (): int64 below 2^32, the
     noise's.
     """
-    with torch.cuda.device(p.device):
-        grid = (triton.cdiv(p.numel(), BLOCK),)
-        adamw_stochastic_kernel[grid](p, g, m, v, scalars, found_inf, key, p.numel(), BLOCK=BLOCK, num_warps=4)
+    grid = (triton.cdiv(p.numel(), BLOCK),)
+    arguments = p, g, m, v, scalars, found_inf, key, p.numel()
+    operator.launch(adamw_stochastic_kernel, grid, p.device, *arguments, BLOCK=BLOCK, num_warps=4)

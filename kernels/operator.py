@@ -80,16 +80,54 @@ def differentiable(forward: Operator, backward: Operator, save: Callable, gradie
 
 
 def launch(kernel: Any, grid: tuple[int, ...], device: torch.device, *arguments: Any, **constants: Any) -> None:
-    """Launch on `device`, whatever the current one is. An empty grid launches nothing."""
+    """Launch on `device`, whatever the current one is. An empty grid launches nothing.
+
+    arguments: tensors and integers, the kernel's first parameters; constants: its constexpr ones, and num_warps.
+    """
     if 0 in grid:
         return
     if type(arguments[0]) is not Tensor:  # a tracer's stand-in: record the launch (that costs 1 ms, so only then)
-        kernel = torch.library.wrap_triton(kernel)
-    if INTERPRETED or device.index == torch.cuda.current_device():
+        torch.library.wrap_triton(kernel)[grid](*arguments, **constants)
+    elif INTERPRETED:
         kernel[grid](*arguments, **constants)
+    elif device.index == torch.cuda.current_device():
+        launch_compiled(kernel, grid, device, arguments, constants)
     else:
         with torch.cuda.device(device):
-            kernel[grid](*arguments, **constants)
+            launch_compiled(kernel, grid, device, arguments, constants)
+
+
+_compiled: dict[tuple, tuple[Any, tuple]] = {}  # what Triton made of a kernel, and the constants it was made with
+
+
+def launch_compiled(
+    kernel: Any, grid: tuple[int, ...], device: torch.device, arguments: tuple, constants: dict
+) -> None:
+    """Launch on the current device, past Triton's own dispatch where the same kernel has been launched before.
+
+    That dispatch binds names to two dozen arguments, and asks the driver about each pointer: for a small layer it is
+    most of the host's time. A pointer handed over as a number is not asked about.
+    """
+    key: list[Any] = [kernel.fn, device.index, *constants.items()]
+    values: list[Any] = []
+    for argument in arguments:  # into the key goes what Triton compiles anew for
+        if type(argument) is int:
+            values.append(argument)
+            key.append((argument == 1, argument % 16 == 0, -(2**31) <= argument < 2**31))
+        else:
+            pointer = argument.data_ptr()
+            values.append(pointer)
+            key.append((argument.dtype, pointer % 16 == 0))
+    known = _compiled.get(tuple(key))
+    if known is None:
+        compiled = kernel[grid](*arguments, **constants)
+        fixed = tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
+        if not torch.version.hip:  # there a tensor's size matters too
+            _compiled[tuple(key)] = compiled, fixed
+    else:
+        compiled, fixed = known
+        three = (*grid, 1, 1)[:3]
+        compiled[three](*values, *fixed)
 
 
 @lru_cache(maxsize=64)
