@@ -19,6 +19,7 @@ from minillm.model import Llama
 from minillm.module import LlamaModule
 from minillm.train import train
 from tests.hf.conftest import END, starting_from
+from tests.kernels.norms import DEVICE
 
 Checkpoint = Callable[..., tuple[Path, Any]]
 LAYERS = {layer.__name__.rpartition(".")[2]: layer.IMPLEMENTATIONS for layer in (norm, rope, mlp, loss)}
@@ -35,7 +36,7 @@ def module_of(config: Config) -> LlamaModule:
 
 def assert_the_same_model(ours: LlamaModule, theirs: Any) -> None:
     """Logits to 1e-5 of their size, at every position, and all gradients. One forward: what is compiled is so once."""
-    tokens = torch.randint(300, (2, 17))
+    ours, theirs, tokens = ours.to(DEVICE), theirs.to(DEVICE), torch.randint(300, (2, 17), device=DEVICE)
     expected = theirs(tokens, labels=tokens)
     expected.loss.backward()
     hidden = ours.model(tokens[:, :-1])
