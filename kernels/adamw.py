@@ -4,11 +4,13 @@ Bytes a parameter: 14 in bf16 (p, m, v, g read; p, m, v written), 28 in fp32, an
 plain PyTorch, and what the rounding is for, are in `adamw_reference.py`.
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels import operator
+from kernels.operator import Launch
 
 BLOCK = 1024
 
@@ -40,6 +42,12 @@ def adamw_stochastic_kernel(
         tl.store(v_ptr + i, v.to(v_ptr.dtype.element_ty), inside)
 
 
+@operator.remembered
+def step_launch(device: torch.device, numel: int) -> Launch:
+    grid = (triton.cdiv(numel, BLOCK),)
+    return Launch(adamw_stochastic_kernel, grid, device, numel, BLOCK=BLOCK, num_warps=4)
+
+
 def adamw_stochastic(
     p: Tensor, g: Tensor, m: Tensor, v: Tensor, scalars: Tensor, found_inf: Tensor, key: Tensor
 ) -> None:
@@ -49,6 +57,4 @@ def adamw_stochastic(
     eps, weight decay, 1 - beta1^t, 1 - beta2^t. found_inf (): not zero changes nothing. key (): int64 below 2^32, the
     noise's.
     """
-    grid = (triton.cdiv(p.numel(), BLOCK),)
-    arguments = p, g, m, v, scalars, found_inf, key, p.numel()
-    operator.launch(adamw_stochastic_kernel, grid, p.device, *arguments, BLOCK=BLOCK, num_warps=4)
+    operator.launch(step_launch(p.device, p.numel()), p, g, m, v, scalars, found_inf, key)

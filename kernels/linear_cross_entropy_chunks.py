@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kernels import launch, operator
 from kernels.linear_cross_entropy_rows import cross_entropy_rows
+from kernels.operator import Launch
 
 
 def row_stride(vocabulary: int) -> int:
@@ -94,10 +95,10 @@ def walk(
         logits = buffer[:M, :vocabulary]
         torch.mm(x[part], w.t(), out=logits)  # with out=, autocast does not change the dtypes
         factors = losses if upstream is None else upstream  # an absent tensor's place is taken, and not touched
-        arguments = logits, targets[part], factors[part], losses[part], M, ignore_index
         shape = launch.cross_entropy(vocabulary, M)
         grid = (shape.programs(M, 0),)
-        operator.launch(cross_entropy_rows, grid, device, *arguments, **constants, **shape.constants())
+        rows = Launch(cross_entropy_rows, grid, device, M, ignore_index, **constants, **shape.constants())
+        operator.launch(rows, logits, targets[part], factors[part], losses[part])
         if needs_dhidden:
             matmul(logits, w, dhidden.view(-1, hidden_size)[part])
         if needs_dweight:
@@ -118,5 +119,6 @@ def rounded(wide: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
     result = torch.empty(wide.shape, device=wide.device, dtype=dtype)
     block = launch.elementwise(wide.numel())
     grid = (triton.cdiv(wide.numel(), block),)
-    operator.launch(scale_and_round, grid, wide.device, wide, factor, result, wide.numel(), BLOCK=block, num_warps=4)
+    scale = Launch(scale_and_round, grid, wide.device, wide.numel(), BLOCK=block, num_warps=4)
+    operator.launch(scale, wide, factor, result)
     return result

@@ -13,8 +13,8 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, wraps
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ if "TRITON_INTERPRET" not in os.environ and not torch.cuda.is_available() and "t
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+T = TypeVar("T")
 
 
 class Operator:
@@ -79,55 +80,72 @@ def differentiable(forward: Operator, backward: Operator, save: Callable, gradie
     return call
 
 
-def launch(kernel: Any, grid: tuple[int, ...], device: torch.device, *arguments: Any, **constants: Any) -> None:
-    """Launch on `device`, whatever the current one is. An empty grid launches nothing.
+class Launch:
+    """A kernel with all that it is launched with but its tensors, which are its first parameters.
 
-    arguments: tensors and integers, the kernel's first parameters; constants: its constexpr ones, and num_warps.
+    `numbers` follow the tensors, `constants` are the constexpr parameters and num_warps.
     """
-    if 0 in grid:
+
+    def __init__(
+        self, kernel: Any, grid: tuple[int, ...], device: torch.device, *numbers: int, **constants: Any
+    ) -> None:
+        self.kernel, self.grid, self.device = kernel, grid, device
+        self.numbers, self.constants = numbers, constants
+        self._compiled: dict[tuple[torch.dtype, ...], Any] = {}
+        self._rest: tuple[Any, ...] = ()  # what a compiled kernel is given after the pointers
+
+    def __call__(self, *tensors: Tensor) -> None:
+        """Launch on the current device, past Triton's own dispatch if that has been asked before.
+
+        It binds names to two dozen arguments, looks at each to find the code compiled for its kind, and asks the driver
+        about every pointer. Here the kinds are known but for the dtypes, and a pointer given as a number is not asked
+        about.
+        """
+        pointers, bits = [], 0
+        for tensor in tensors:
+            pointer = tensor.data_ptr()
+            pointers.append(pointer)
+            bits |= pointer
+        dtypes = tuple([tensor.dtype for tensor in tensors])
+        compiled = self._compiled.get(dtypes)
+        if compiled is not None and bits % 16 == 0:  # Triton compiles anew for pointers that are no multiples of 16
+            compiled(*pointers, *self._rest)
+            return
+        made = self.kernel[self.grid](*tensors, *self.numbers, **self.constants)
+        if bits % 16 == 0 and not torch.version.hip:  # there a tensor's size matters too
+            constants = self.kernel.arg_names[len(tensors) + len(self.numbers) :]
+            self._rest = (*self.numbers, *(self.constants[name] for name in constants))
+            self._compiled[dtypes] = made[(*self.grid, 1, 1)[:3]]
+
+
+def launch(what: Launch, *tensors: Tensor) -> None:
+    """Launch on its device, whatever the current one is. An empty grid launches nothing."""
+    if 0 in what.grid:
         return
-    if type(arguments[0]) is not Tensor:  # a tracer's stand-in: record the launch (that costs 1 ms, so only then)
-        torch.library.wrap_triton(kernel)[grid](*arguments, **constants)
+    if type(tensors[0]) is not Tensor:  # a tracer's stand-in: record the launch (that costs 1 ms, so only then)
+        torch.library.wrap_triton(what.kernel)[what.grid](*tensors, *what.numbers, **what.constants)
     elif INTERPRETED:
-        kernel[grid](*arguments, **constants)
-    elif device.index == torch.cuda.current_device():
-        launch_compiled(kernel, grid, device, arguments, constants)
+        what.kernel[what.grid](*tensors, *what.numbers, **what.constants)
+    elif what.device.index == torch.cuda.current_device():
+        what(*tensors)
     else:
-        with torch.cuda.device(device):
-            launch_compiled(kernel, grid, device, arguments, constants)
+        with torch.cuda.device(what.device):
+            what(*tensors)
 
 
-_compiled: dict[tuple, tuple[Any, tuple]] = {}  # what Triton made of a kernel, and the constants it was made with
+def remembered(decide: Callable[..., T]) -> Callable[..., T]:
+    """`decide`, of facts such as sizes and dtypes, asked once for each set of them: most of the host's time of a small
+    layer. A tracer's symbols cannot be looked up: for them it is asked anew."""
+    known = lru_cache(maxsize=4096)(decide)
 
+    @wraps(decide)
+    def remember(*facts: Any) -> T:
+        try:
+            return known(*facts)
+        except TypeError:  # unhashable
+            return decide(*facts)
 
-def launch_compiled(
-    kernel: Any, grid: tuple[int, ...], device: torch.device, arguments: tuple, constants: dict
-) -> None:
-    """Launch on the current device, past Triton's own dispatch where the same kernel has been launched before.
-
-    That dispatch binds names to two dozen arguments, and asks the driver about each pointer: for a small layer it is
-    most of the host's time. A pointer handed over as a number is not asked about.
-    """
-    key: list[Any] = [kernel.fn, device.index, *constants.items()]
-    values: list[Any] = []
-    for argument in arguments:  # into the key goes what Triton compiles anew for
-        if type(argument) is int:
-            values.append(argument)
-            key.append((argument == 1, argument % 16 == 0, -(2**31) <= argument < 2**31))
-        else:
-            pointer = argument.data_ptr()
-            values.append(pointer)
-            key.append((argument.dtype, pointer % 16 == 0))
-    known = _compiled.get(tuple(key))
-    if known is None:
-        compiled = kernel[grid](*arguments, **constants)
-        fixed = tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
-        if not torch.version.hip:  # there a tensor's size matters too
-            _compiled[tuple(key)] = compiled, fixed
-    else:
-        compiled, fixed = known
-        three = (*grid, 1, 1)[:3]
-        compiled[three](*values, *fixed)
+    return remember
 
 
 @lru_cache(maxsize=64)
@@ -151,6 +169,15 @@ def as_rows(x: Tensor) -> Tensor:
     return rows if rows.stride(-1) == 1 or rows.shape[-1] == 1 else rows.contiguous()
 
 
+def rows_of(x: Tensor) -> tuple[Tensor, int]:
+    """What a kernel needs to walk over the rows of x (..., N): the tensor in whose memory they lie, x itself or a copy,
+    and the elements from one row to the next."""
+    if x.is_contiguous():
+        return x, x.shape[-1]
+    rows = as_rows(x)
+    return rows, rows.stride(0)
+
+
 def alignment(*strides: int) -> int:
     """The largest of 16, 8, 4, 2, 1 that divides them all. As a constant it lets a kernel make 16-byte accesses to rows
     whose length is no multiple of 16 (1000 bf16), which Triton alone does not see."""
@@ -164,13 +191,15 @@ def check_dtype(name: str, key: str, dtype: torch.dtype) -> None:
 
 def check_tensors(name: str, **tensors: Tensor | None) -> None:
     """Raise TypeError or ValueError unless all tensors are of a dtype and on a device that the kernels take."""
-    given = {key: tensor for key, tensor in tensors.items() if tensor is not None}
-    for key, tensor in given.items():
-        check_dtype(name, key, tensor.dtype)
-    device, *others = [tensor.device for tensor in given.values()]
-    if any(other != device for other in others):
-        where = ", ".join(f"{key} on {tensor.device}" for key, tensor in given.items())
-        raise ValueError(f"{name}: tensors on different devices: {where}")
+    given = [tensor for tensor in tensors.values() if tensor is not None]
+    device = given[0].device
+    for tensor in given:
+        if tensor.dtype not in DTYPES:
+            key = next(key for key, value in tensors.items() if value is tensor)
+            check_dtype(name, key, tensor.dtype)
+        if tensor.device != device:
+            where = ", ".join(f"{key} on {value.device}" for key, value in tensors.items() if value is not None)
+            raise ValueError(f"{name}: tensors on different devices: {where}")
     if device.type != ("cpu" if INTERPRETED else "cuda"):
         raise ValueError(
             f"{name}: tensors on {device}, but "

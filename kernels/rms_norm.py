@@ -18,13 +18,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
-from kernels import launch_norm, operator
-from kernels.launch import Rows
-from kernels.rms_norm_tile import rms_norm_backward, rms_norm_forward, sum_parts
-from kernels.rms_norm_wide import rms_norm_backward_statistics, rms_norm_backward_strips, rms_norm_forward_wide
+from kernels import operator
+from kernels.rms_norm_launch import backward_launches, forward_launch
 
 
 def forward_outputs(
@@ -42,20 +39,14 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y, stream (empty without a residual), rstd (M,)."""
     y, stream, rstd = forward_outputs(x, residual, weight, eps, offset, out_dtype)
-    x_rows = operator.as_rows(x)
-    M, N = x_rows.shape
     # An absent tensor's place is taken by one that is there; the kernel does not touch it.
-    r_rows = x_rows if residual is None else operator.as_rows(residual)
-    w = x_rows if weight is None else weight.contiguous()
-    strides = x_rows.stride(0), r_rows.stride(0)
-    align = operator.alignment(*strides)
-    arguments = (x_rows, r_rows, w, y, stream, rstd, *(stride // align for stride in strides), M)
-    constants = {"N": N, "ALIGN": align, "eps": eps, "offset": offset}
-    constants |= {"HAS_RESIDUAL": residual is not None, "HAS_WEIGHT": weight is not None}
-    shape = launch_norm.forward(N, M, fused_add=residual is not None)
-    grid = (shape.programs(M, operator.multiprocessors(x.device)),)
-    kernel = rms_norm_forward if isinstance(shape, Rows) else rms_norm_forward_wide
-    operator.launch(kernel, grid, x.device, *arguments, **constants, **shape.constants())
+    x, x_stride = operator.rows_of(x)
+    r, r_stride = (x, x_stride) if residual is None else operator.rows_of(residual)
+    w = x if weight is None else weight.contiguous()
+    sms = operator.multiprocessors(x.device)
+    given = residual is not None, weight is not None
+    launch = forward_launch(x.device, sms, rstd.shape[0], x.shape[-1], (x_stride, r_stride), eps, offset, *given)
+    operator.launch(launch, x, r, w, y, stream, rstd)
     return y, stream, rstd
 
 
@@ -92,38 +83,28 @@ def backward(
     dx, dresidual, dweight = backward_outputs(
         dy, dstream, x, weight, rstd, offset, dx_dtype, dresidual_dtype, needs_dweight
     )
-    rows = [operator.as_rows(t) for t in (dy, dy if dstream is None else dstream, x)]
-    M, N = rows[0].shape
+    M, N, device = rstd.shape[0], x.shape[-1], x.device
     if M == 0:
         return dx, dresidual, dweight.zero_()
-    device, sms = x.device, operator.multiprocessors(x.device)
+    input_bytes = dy.itemsize + x.itemsize + (0 if dstream is None else dstream.itemsize)
+    dy, dy_stride = operator.rows_of(dy)
+    ds, ds_stride = (dy, dy_stride) if dstream is None else operator.rows_of(dstream)
+    x, x_stride = operator.rows_of(x)
     w = x if weight is None else weight.contiguous()
-    input_bytes = dy.element_size() + x.element_size() + (0 if dstream is None else dstream.element_size())
-    shape = launch_norm.backward(N, M, input_bytes, dstream is not None, operator.shared_memory(device))
-    programs = shape.programs(N, sms)
-    parts = torch.empty((programs, N) if needs_dweight else (0,), device=device, dtype=torch.float32)
-    inputs, outputs = (*rows, w, rstd), (dx, dresidual, parts)
-    align = operator.alignment(*(t.stride(0) for t in rows))
-    strides = [t.stride(0) // align for t in rows]
-    scale = {"N": N, "ALIGN": align, "offset": offset, "HAS_WEIGHT": weight is not None}
-    constants = scale | shape.constants() | {
-        "HAS_DSTREAM": dstream is not None,
-        "NEEDS_DX": dx_dtype is not None,
-        "NEEDS_DRESIDUAL": dresidual_dtype is not None,
-        "NEEDS_DWEIGHT": needs_dweight,
-    }  # fmt: skip
-    if isinstance(shape, launch_norm.PersistentRows):
-        operator.launch(rms_norm_backward, (programs,), device, *inputs, *outputs, *strides, M, **constants)
-    else:
+    launches = backward_launches(
+        device, operator.multiprocessors(device), operator.shared_memory(device), M, N, input_bytes,
+        (dy_stride, ds_stride, x_stride), offset, weight is not None, dstream is not None,
+        (dx_dtype is not None, dresidual_dtype is not None, needs_dweight),
+    )  # fmt: skip
+    parts = torch.empty((launches.programs, N) if needs_dweight else (0,), device=device, dtype=torch.float32)
+    inputs: tuple[Tensor, ...] = dy, ds, x, w, rstd
+    if launches.statistics is not None:
         mean_dot = torch.empty_like(rstd)
-        per_row = (rows[0], rows[2], w, rstd, mean_dot, strides[0], strides[2])
-        operator.launch(rms_norm_backward_statistics, (M,), device, *per_row, **scale, **shape.statistics.constants())
-        strips = (triton.cdiv(N, shape.block_n), programs)
-        operator.launch(rms_norm_backward_strips, strips, device, *inputs, mean_dot, *outputs, *strides, M, **constants)
+        operator.launch(launches.statistics, dy, x, w, rstd, mean_dot)
+        inputs = *inputs, mean_dot
+    operator.launch(launches.gradients, *inputs, dx, dresidual, parts)
     if needs_dweight:
-        block_p, block_n = launch_norm.sum_parts(programs, N)
-        tile = {"P": programs, "N": N, "BLOCK_P": block_p, "BLOCK_N": block_n}
-        operator.launch(sum_parts, (triton.cdiv(N, block_n),), device, parts, dweight, **tile)
+        operator.launch(launches.sum_parts, parts, dweight)
     return dx, dresidual, dweight
 
 

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import operator
+from kernels.operator import Launch
 
 
 @triton.jit
@@ -48,9 +49,8 @@ def forward(x: Tensor, weight: Tensor, eps: float, block_size: int, num_warps: i
     y, rstd = forward_outputs(x, weight, eps, block_size, num_warps)
     rows, N = x.reshape(-1, x.shape[-1]).contiguous(), x.shape[-1]
     constants = {"N": N, "eps": eps, "BLOCK_N": block_size, "num_warps": num_warps}
-    operator.launch(
-        rms_norm_simple_forward, (rows.shape[0],), x.device, rows, weight.contiguous(), y, rstd, **constants
-    )
+    launch = Launch(rms_norm_simple_forward, (rows.shape[0],), x.device, **constants)
+    operator.launch(launch, rows, weight.contiguous(), y, rstd)
     return y, rstd
 
 
@@ -63,8 +63,8 @@ def backward(dy: Tensor, x: Tensor, weight: Tensor, rstd: Tensor, block_size: in
     dx = backward_outputs(dy, x, weight, rstd, block_size, num_warps)
     dy, x = dy.reshape(-1, dy.shape[-1]).contiguous(), x.reshape(-1, x.shape[-1]).contiguous()
     constants = {"N": x.shape[-1], "BLOCK_N": block_size, "num_warps": num_warps}
-    grid = (x.shape[0],)
-    operator.launch(rms_norm_simple_backward, grid, x.device, dy, x, weight.contiguous(), rstd, dx, **constants)
+    launch = Launch(rms_norm_simple_backward, (x.shape[0],), x.device, **constants)
+    operator.launch(launch, dy, x, weight.contiguous(), rstd, dx)
     return dx
 
 

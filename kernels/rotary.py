@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from kernels import launch, operator
+from kernels.operator import Launch
 from kernels.rotary_tile import rotary_backward, rotary_forward
 
 
@@ -32,12 +33,22 @@ def in_units(width: int, *strides: int) -> tuple[int, list[int]]:
     return align, [stride // align for stride in strides]
 
 
-def angles(cos: Tensor, sin: Tensor) -> tuple[tuple[Tensor, Tensor], list[int], int]:
-    """(the tables, their strides over sequences and tokens in units of ALIGN, ALIGN); both are walked alike."""
+def angles(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+    """The tables, and their strides over sequences and tokens; both are walked alike."""
     if cos.stride() != sin.stride() or cos.stride(-1) != 1:
         cos, sin = cos.contiguous(), sin.contiguous()
-    align, strides = in_units(cos.shape[-1], 0 if cos.dim() == 2 else cos.stride(0), cos.stride(-2))
-    return (cos, sin), strides, align
+    return cos, sin, (0 if cos.dim() == 2 else cos.stride(0), cos.stride(-2))
+
+
+@operator.remembered
+def forward_launch(
+    device: torch.device, B: int, T: int, H: int, K: int, D: int, strides: tuple[int, int], table: tuple[int, int, int]
+) -> Launch:
+    """`table`: its width and strides."""
+    (align, units), (table_align, table_units) = in_units(D, *strides), in_units(*table)
+    shape = launch.rotary(T, H, K, D)
+    constants = {"H": H, "K": K, "D": D, "ALIGN": align, "TABLE_ALIGN": table_align} | shape.constants()
+    return Launch(rotary_forward, (shape.programs(B, T, H, K),), device, *units, *table_units, T, **constants)
 
 
 def forward_outputs(
@@ -55,16 +66,13 @@ def forward_outputs(
 def forward(qkv: Tensor, cos: Tensor, sin: Tensor, num_heads: int, num_kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """q, k, v."""
     q, k, v = forward_outputs(qkv, cos, sin, num_heads, num_kv_heads)
-    B, T, H, D = q.shape
     if qkv.stride(-1) != 1:
         qkv = qkv.contiguous()
-    align, strides = in_units(D, qkv.stride(0), qkv.stride(1))
-    tables, table_strides, table_align = angles(cos, sin)
-    shape = launch.rotary(T, H, num_kv_heads, D)
-    grid = (shape.programs(B, T, H, num_kv_heads),)
-    arguments = (qkv, *tables, q, k, v, *strides, *table_strides, T)
-    constants = {"H": H, "K": num_kv_heads, "D": D, "ALIGN": align, "TABLE_ALIGN": table_align} | shape.constants()
-    operator.launch(rotary_forward, grid, qkv.device, *arguments, **constants)
+    cos, sin, table_strides = angles(cos, sin)
+    B, T, H, D = q.shape
+    table = (cos.shape[-1], *table_strides)
+    what = forward_launch(qkv.device, B, T, H, num_kv_heads, D, qkv.stride()[:2], table)
+    operator.launch(what, qkv, cos, sin, q, k, v)
     return q, k, v
 
 
@@ -86,6 +94,26 @@ def backward_outputs(
     return torch.empty((B, T, (num_heads + 2 * num_kv_heads) * D), device=given.device, dtype=given.dtype)
 
 
+@operator.remembered
+def backward_launch(
+    device: torch.device,
+    B: int,
+    T: int,
+    H: int,
+    K: int,
+    D: int,
+    strides: tuple[int, ...],
+    table: tuple[int, int, int],
+    has: tuple[bool, bool, bool],
+) -> Launch:
+    """`strides`: three of each of dq, dk, dv; `has`: whether they are there; `table` as in `forward_launch`."""
+    (align, units), (table_align, table_units) = in_units(D, *strides), in_units(*table)
+    shape = launch.rotary(T, H, K, D)
+    constants = {"H": H, "K": K, "D": D, "ALIGN": align, "TABLE_ALIGN": table_align} | shape.constants()
+    constants |= dict(zip(("HAS_DQ", "HAS_DK", "HAS_DV"), has, strict=True))
+    return Launch(rotary_backward, (shape.programs(B, T, H, K),), device, *units, *table_units, T, **constants)
+
+
 def backward(
     dq: Tensor | None,
     dk: Tensor | None,
@@ -98,18 +126,16 @@ def backward(
     """The packed gradient; zeros where an output has none."""
     dqkv = backward_outputs(dq, dk, dv, cos, sin, num_heads, num_kv_heads)
     given = first_given(dq, dk, dv)
-    B, T, _, D = given.shape
     # An absent gradient's place is taken by one that is there; the kernel does not touch it.
     sources = [given if gradient is None else gradient for gradient in (dq, dk, dv)]
     sources = [source if source.stride(-1) == 1 else source.contiguous() for source in sources]
-    align, strides = in_units(D, *(stride for source in sources for stride in source.stride()[:3]))
-    tables, table_strides, table_align = angles(cos, sin)
-    shape = launch.rotary(T, num_heads, num_kv_heads, D)
-    grid = (shape.programs(B, T, num_heads, num_kv_heads),)
-    arguments = (*sources, *tables, dqkv, *strides, *table_strides, T)
-    constants = {"H": num_heads, "K": num_kv_heads, "D": D, "ALIGN": align, "TABLE_ALIGN": table_align}
-    constants |= {"HAS_DQ": dq is not None, "HAS_DK": dk is not None, "HAS_DV": dv is not None} | shape.constants()
-    operator.launch(rotary_backward, grid, dqkv.device, *arguments, **constants)
+    strides = tuple([stride for source in sources for stride in source.stride()[:3]])
+    cos, sin, table_strides = angles(cos, sin)
+    B, T, _, D = given.shape
+    table = (cos.shape[-1], *table_strides)
+    has = dq is not None, dk is not None, dv is not None
+    what = backward_launch(dqkv.device, B, T, num_heads, num_kv_heads, D, strides, table, has)
+    operator.launch(what, *sources, cos, sin, dqkv)
     return dqkv
 
 

@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import launch, operator
+from kernels.operator import Launch
 
 
 @triton.jit
@@ -88,15 +89,19 @@ def activation_outputs(gate_up: Tensor) -> Tensor:
     return torch.empty((*gate_up.shape[:-1], gate_up.shape[-1] // 2), device=gate_up.device, dtype=gate_up.dtype)
 
 
+@operator.remembered
+def forward_launch(device: torch.device, M: int, N: int, stride: int) -> Launch:
+    shape, align = launch.swiglu(M, N), operator.alignment(stride)
+    constants = {"N": N, "ALIGN": align} | shape.constants()
+    return Launch(swiglu_forward, (shape.programs(M, N),), device, stride // align, M, **constants)
+
+
 def activation(gate_up: Tensor) -> Tensor:
     """h."""
     h = activation_outputs(gate_up)
-    rows = operator.as_rows(gate_up)
-    M, N = rows.shape[0], h.shape[-1]
-    shape = launch.swiglu(M, N)
-    align = operator.alignment(rows.stride(0))
-    arguments, constants = (rows, h, rows.stride(0) // align, M), {"N": N, "ALIGN": align} | shape.constants()
-    operator.launch(swiglu_forward, (shape.programs(M, N),), h.device, *arguments, **constants)
+    rows, stride = operator.rows_of(gate_up)
+    N = h.shape[-1]
+    operator.launch(forward_launch(h.device, gate_up.numel() // (2 * N), N, stride), rows, h)
     return h
 
 
@@ -104,17 +109,22 @@ def backward_outputs(dh: Tensor, gate_up: Tensor) -> Tensor:
     return torch.empty(gate_up.shape, device=gate_up.device, dtype=gate_up.dtype)
 
 
+@operator.remembered
+def backward_launch(device: torch.device, M: int, N: int, dh_stride: int, stride: int, needs_h: bool) -> Launch:
+    shape, align = launch.swiglu(M, N), operator.alignment(dh_stride, stride)
+    constants = {"N": N, "ALIGN": align, "NEEDS_H": needs_h} | shape.constants()
+    grid = (shape.programs(M, N),)
+    return Launch(swiglu_backward, grid, device, dh_stride // align, stride // align, M, **constants)
+
+
 def activation_backward(dh: Tensor, gate_up: Tensor, needs_h: bool) -> tuple[Tensor, Tensor]:
     """dgate_up, and h where it is needed (empty where not), by one kernel."""
     dgate_up = backward_outputs(dh, gate_up)
     h = activation_outputs(gate_up) if needs_h else gate_up.new_empty(0)
-    dh_rows, rows = operator.as_rows(dh), operator.as_rows(gate_up)
-    M, N = dh_rows.shape
-    shape = launch.swiglu(M, N)
-    align = operator.alignment(dh_rows.stride(0), rows.stride(0))
-    arguments = (dh_rows, rows, dgate_up, h, dh_rows.stride(0) // align, rows.stride(0) // align, M)
-    constants = {"N": N, "ALIGN": align, "NEEDS_H": needs_h} | shape.constants()
-    operator.launch(swiglu_backward, (shape.programs(M, N),), dh.device, *arguments, **constants)
+    N = dh.shape[-1]
+    (dh, dh_stride), (gate_up, stride) = operator.rows_of(dh), operator.rows_of(gate_up)
+    what = backward_launch(dh.device, gate_up.numel() // (2 * N), N, dh_stride, stride, needs_h)
+    operator.launch(what, dh, gate_up, dgate_up, h)
     return dgate_up, h
 
 

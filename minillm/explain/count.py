@@ -106,13 +106,13 @@ class Counter(TorchDispatchMode):
             self.launches.append(Launch(name.removesuffix("_"), moved, tuple(map(shown, written))))
         return result
 
-    def launched(self, kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict) -> None:
+    def launched(self, launch: operator.Launch, given: tuple[Tensor, ...]) -> None:
         """A Triton kernel's launch."""
-        if 0 not in grid:
-            names = [name for name in kernel.arg_names if name not in constants]
-            given = dict(zip(names, arguments, strict=True))
-            triton = described(kernel, grid, given, constants)
-            self.launches.append(Launch(kernel.fn.__name__, extent(tensors(arguments)), triton=triton))
+        if 0 not in launch.grid:
+            kernel = launch.kernel
+            arguments = dict(zip(kernel.arg_names, (*given, *launch.numbers), strict=False))
+            triton = described(kernel, launch.grid, arguments, launch.constants)
+            self.launches.append(Launch(kernel.fn.__name__, extent(list(given)), triton=triton))
 
 
 def tensors(tree: Any) -> list[Tensor]:
@@ -178,10 +178,10 @@ def launches_noted(counter: Counter, card: Card, run: bool) -> Iterator[None]:
     and have the shapes that they would have on `card`."""
     make = operator.launch
 
-    def launch(kernel: Any, grid: tuple[int, ...], device: torch.device, *arguments: Any, **constants: Any) -> None:
-        counter.launched(kernel, grid, arguments, constants)
+    def launch(what: operator.Launch, *given: Tensor) -> None:
+        counter.launched(what, given)
         if run:
-            make(kernel, grid, device, *arguments, **constants)
+            make(what, *given)
 
     stand_ins: list[tuple[Any, str, Any]] = [(operator, "launch", launch)]
     if not run:

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from kernels import operator
+from kernels import operator, rms_norm
+from tests.kernels.norms import DEVICE
 
 
 class Kernel:
@@ -38,56 +40,71 @@ class Compiled:
 @pytest.fixture
 def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     monkeypatch.setattr(operator, "INTERPRETED", False)
-    monkeypatch.setattr(operator, "_compiled", {})
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # a CPU tensor's device has no index
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)  # a CPU device has no index
     return Kernel()
 
 
-def launch(kernel: Kernel, x: Tensor, y: Tensor, size: int, *, block: int = 64, warps: int = 4) -> None:
-    operator.launch(kernel, (2,), x.device, x, y, size, BLOCK=block, num_warps=warps)
-
-
-def aligned(size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def zeros(size: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """On a 64-byte boundary, as PyTorch's CPU allocator promises and its CUDA one more than does."""
     return torch.zeros(size, dtype=dtype)
 
 
-def test_the_same_kernel_is_launched_with_pointers_and_all_its_parameters(kernel: Kernel) -> None:
-    x, y = aligned(100), aligned(100)
-    launch(kernel, x, y, 100)
-    launch(kernel, x, y, 100)
-    assert len(kernel.compiled) == 1
-    assert kernel.reused == [((2, 1, 1), (x.data_ptr(), y.data_ptr(), 100, 64))]
+def made(kernel: Kernel, grid: tuple[int, ...] = (2,)) -> operator.Launch:
+    return operator.Launch(kernel, grid, torch.device("cpu"), 100, num_warps=4, BLOCK=64)
+
+
+def test_triton_is_asked_once_and_then_given_pointers_and_all_parameters(kernel: Kernel) -> None:
+    launch, (x, y, z) = made(kernel), (zeros(100) for _ in range(3))
+    operator.launch(launch, x, y)
+    operator.launch(launch, x, z)
+    assert kernel.compiled == [((2,), (x, y, 100), {"num_warps": 4, "BLOCK": 64})]
+    assert kernel.reused == [((2, 1, 1), (x.data_ptr(), z.data_ptr(), 100, 64))]
 
 
 OTHERS = {
-    "dtype": lambda k, x, y: launch(k, x, aligned(100, torch.bfloat16), 100),
-    "a pointer that is no multiple of 16": lambda k, x, y: launch(k, x[1:], y, 100),
-    "a constant": lambda k, x, y: launch(k, x, y, 100, block=128),
-    "warps": lambda k, x, y: launch(k, x, y, 100, warps=8),
-    "1": lambda k, x, y: launch(k, x, y, 1),
-    "a multiple of 16": lambda k, x, y: launch(k, x, y, 112),
-    "past int32": lambda k, x, y: launch(k, x, y, 2**31 + 4),
+    "dtype": lambda x, y: (x, y.bfloat16()),
+    "a pointer that is no multiple of 16": lambda x, y: (x, y[1:]),
+    "another": lambda x, y: (x[2:], y),
 }
 
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 def test_what_triton_compiles_anew_for_is_left_to_triton(kernel: Kernel, other: Any) -> None:
-    x, y = aligned(100), aligned(100)
-    launch(kernel, x, y, 100)
-    other(kernel, x, y)
-    assert len(kernel.compiled) == 2
-    assert not kernel.reused
+    launch, x, y = made(kernel), zeros(100), zeros(100)
+    operator.launch(launch, *other(x, y))
+    operator.launch(launch, x, y)
+    operator.launch(launch, *other(x, y))
+    assert len(kernel.compiled) == (2 if other is OTHERS["dtype"] else 3)
+    assert len(kernel.reused) == (1 if other is OTHERS["dtype"] else 0)
 
 
-def test_other_data_of_the_same_kind_use_what_is_there(kernel: Kernel) -> None:
-    launch(kernel, aligned(100), aligned(100), 100)
-    launch(kernel, aligned(50), aligned(50), 50)
-    assert len(kernel.compiled) == len(kernel.reused) == 1
+def test_an_empty_grid_launches_nothing(kernel: Kernel) -> None:
+    operator.launch(made(kernel, (0,)), zeros(0), zeros(0))
+    assert not kernel.compiled
 
 
-def test_kernels_are_not_confused(kernel: Kernel) -> None:
-    x, y = aligned(100), aligned(100)
-    launch(kernel, x, y, 100)
-    launch(second := Kernel(), x, y, 100)
-    assert len(second.compiled) == 1
+def test_a_decision_is_remembered_by_its_facts_and_not_for_a_tracers_symbols() -> None:
+    asked = []
+
+    @operator.remembered
+    def decide(*facts: Any) -> list:
+        asked.append(facts)
+        return list(facts)
+
+    assert decide(1, (2, 3)) is decide(1, (2, 3))
+    assert decide(1, (2, 4)) == [1, (2, 4)]
+    assert decide(1, [2]) == decide(1, [2])  # unhashable, as a SymInt is
+    assert len(asked) == 4
+
+
+@pytest.mark.parametrize("width", [48, 64])
+@pytest.mark.parametrize("rows", [3, 5])
+def test_nothing_that_a_launch_depends_on_is_forgotten(width: int, rows: int) -> None:
+    """One thing changed at a time, in one process: layout, dtype, offset, width, rows."""
+    for dtype in (torch.float32, torch.bfloat16):
+        for offset in (0.0, 1.0):
+            x = torch.randn(rows, 2 * width, device=DEVICE).to(dtype)[:, :width].requires_grad_()
+            w = torch.rand(width, device=DEVICE, requires_grad=True)
+            for view in (x, x.t().contiguous().t(), x.contiguous()):
+                expected = F.rms_norm(view.float(), (width,), w + offset, 1e-6)
+                torch.testing.assert_close(rms_norm(view, w, offset=offset).float(), expected, rtol=1e-2, atol=1e-2)

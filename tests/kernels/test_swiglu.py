@@ -171,10 +171,10 @@ def test_a_frozen_input_costs_no_product_and_no_gradient(
     gate_up.requires_grad_(train_gate_up), weight.requires_grad_(train_weight)
     out, launched, launch = swiglu_linear(gate_up, weight), [], operator.launch
 
-    def spy(kernel: Any, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
-        launched.append(kernel.fn.__name__)
-        assert constants.get("NEEDS_H") in (None, train_weight)
-        launch(kernel, grid, *arguments, **constants)
+    def spy(what: operator.Launch, *tensors: torch.Tensor) -> None:
+        launched.append(what.kernel.fn.__name__)
+        assert what.constants.get("NEEDS_H") in (None, train_weight)
+        launch(what, *tensors)
 
     monkeypatch.setattr(operator, "launch", spy)
     with Products() as counted:
