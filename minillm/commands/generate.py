@@ -3,9 +3,11 @@
 Standard output is the prompt and what follows it, nothing else; the speed is told on standard error.
 """
 
+import itertools
 import os
 import sys
 import time
+from statistics import median
 from typing import Annotated
 
 from pydantic import Field
@@ -77,15 +79,21 @@ def act(options: GenerateOptions, rest: list[str]) -> None:
         cached=options.cache,
     )
     print(prompt, end="", flush=True)
-    started = time.perf_counter()
-    count = -1  # the last text is what is left over
+    times = [time.perf_counter()]
     with autocast(config):
         for text in decoded(run.tokenizer, ids, new):
             print(text, end="", flush=True)
-            count += 1
-    seconds = time.perf_counter() - started
+            times.append(time.perf_counter())
     print(flush=True)
-    print(f"{count} tokens, {count / seconds:.1f} a second, after a prompt of {len(ids)}", file=sys.stderr)
+    print(speed(times[:-1], len(ids)), file=sys.stderr)  # the last text is what is left over, no token
+
+
+def speed(times: list[float], prompt: int) -> str:
+    """Of the start and each token, in seconds. Kernels may be compiled for the first tokens: hence the median."""
+    count, first = len(times) - 1, f", the first after {times[1] - times[0]:.2f} s" if len(times) > 1 else ""
+    steps = [after - before for before, after in itertools.pairwise(times[1:])]
+    rate = f", then {1 / median(steps):.1f} a second (median)" if steps else ""
+    return f"{count} tokens after a prompt of {prompt}{first}{rate}"
 
 
 def read_prompt(options: GenerateOptions) -> str:

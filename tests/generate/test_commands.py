@@ -147,3 +147,10 @@ def test_errors_go_through_to_perplexity_and_bits() -> None:
     assert rows["loss"] == (2.0, 0.01)
     assert rows["perplexity"][1] == pytest.approx((math.exp(2.01) - math.exp(1.99)) / 2, rel=1e-3)
     assert rows["bits per byte"] == pytest.approx((2.0 / math.log(2) / 4, 0.01 / math.log(2) / 4))
+
+
+def test_the_speed_leaves_out_what_the_first_tokens_wait_for() -> None:
+    told = generate.speed([10.0, 12.0, 12.5, 12.51, 12.52, 12.53], prompt=7)
+    assert told == "5 tokens after a prompt of 7, the first after 2.00 s, then 100.0 a second (median)"
+    assert generate.speed([10.0, 12.0], prompt=7) == "1 tokens after a prompt of 7, the first after 2.00 s"
+    assert generate.speed([10.0], prompt=7) == "0 tokens after a prompt of 7"
