@@ -8,7 +8,7 @@ from minillm.compare.records import Schedule
 from minillm.compare.statistics import MIN_ROUNDS
 
 SETTLE_STEPS = 3  # after a start and before what counts: caches and clocks come back from other processes' start-ups
-WINDOW_MS, WINDOW_STEPS = 2000, 10  # a window has at least as many steps and, in the fastest variant, takes as long
+WINDOW_MS, WINDOW_STEPS = 1000, 10  # a window has at least as many steps and, in the fastest variant, takes as long
 SWEEPS = 2  # windows of each variant in a round, where the time does not ask for more
 
 
