@@ -24,7 +24,7 @@ from yaml import YAMLError
 
 from minillm.config import LAYERS, Config
 from minillm.errors import UserError
-from minillm.problems import known_values, shown, validate
+from minillm.problems import did_you_mean, known_values, shown, validate
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
@@ -125,7 +125,7 @@ def no_such_choice(group: str, choice: str, choices: list[str]) -> str:
         return f"norm={choice} is typed in two parts: norm=custom norm.name={choice}"
     if (group, choice) == ("layers", "each"):
         return "layers=each compares layers: it is for compare.py, a run has layers=eager or layers=triton"
-    return f"{group}={choice} is unknown: choose {', '.join(choices)}"
+    return f"{group}={choice} is unknown: choose {', '.join(choices)}{did_you_mean(f'{group}=', choice, choices)}"
 
 
 def takes_text(key: str) -> bool:

@@ -1,7 +1,7 @@
 """What is wrong with a configuration, in sentences: what was given and what is possible, everything at once."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -75,9 +75,20 @@ def unknown(key: str) -> str:
     by_name: dict[str, str] = {}
     for k in (*beside, *known):
         by_name.setdefault(k.rpartition(".")[2], k)
-    near = get_close_matches(name, [k.rpartition(".")[2] for k in beside], n=1) or get_close_matches(name, by_name, n=1)
+    near = nearest(name, [k.rpartition(".")[2] for k in beside]) or nearest(name, by_name)
     if near:
-        return f"{key} is unknown: did you mean {by_name[near[0]]}?"
+        return f"{key} is unknown: did you mean {by_name[near]}?"
     if section in Config.model_fields:
         return f"{key} is unknown: {section} has {', '.join(k.rpartition('.')[2] for k in beside)}"
     return f"{key} is unknown: the sections are {', '.join(Config.model_fields)}"
+
+
+def nearest(typed: str, possible: Iterable[str]) -> str | None:
+    """What was probably meant, None where nothing possible (all in small letters) resembles what was typed."""
+    return next(iter(get_close_matches(typed.lower(), possible, n=1)), None)
+
+
+def did_you_mean(before: str, typed: str, possible: Iterable[str]) -> str:
+    """The end of a sentence that lists what is possible: `; did you mean norm=triton?`, or nothing. `before`: norm="""
+    near = nearest(typed, possible)
+    return f"; did you mean {before}{near}?" if near else ""

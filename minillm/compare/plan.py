@@ -12,6 +12,7 @@ from minillm import compose
 from minillm.compare.statistics import MIN_ROUNDS
 from minillm.config import LAYERS, Config, Count
 from minillm.errors import UserError
+from minillm.problems import did_you_mean
 
 DEFAULT_ROUNDS = 6
 
@@ -132,7 +133,9 @@ def read_options(typed: list[str], problems: list[str]) -> Options:
         for detail in error.errors():
             key = str(detail["loc"][0])
             if detail["type"] == "extra_forbidden":
-                problems.append(f"compare.{key} is unknown: compare has {', '.join(Options.model_fields)}, resume")
+                known = [*Options.model_fields, "resume"]
+                meant = did_you_mean("compare.", key, known)
+                problems.append(f"compare.{key} is unknown: compare has {', '.join(known)}{meant}")
             else:
                 problems.append(f"compare.{key}={detail['input']} {detail['msg'].replace('Input should', 'must')}")
         return Options()

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,21 @@ from tests.compare.conftest import NASTY
 from tests.compare.made import Workshop, measurement
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_a_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+PHONE = """<body><iframe style="width: 390px; height: 900px; border: 0" srcdoc="{page}"></iframe><script>
+onload = () => {{
+  const page = document.querySelector("iframe").contentDocument
+  const heights = [...page.querySelectorAll("svg text")].map((text) => text.getBoundingClientRect().height)
+  document.title = [page.documentElement.scrollWidth, Math.min(...heights)].join()
+}}
+</script>"""
+
+
+def opened(address: str, profile: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """A page's content after its scripts have run, and what the browser said."""
+    assert CHROMIUM is not None
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", *options]
+    return subprocess.run([*command, "--dump-dom", address], capture_output=True, text=True, timeout=60, check=True)
 
 
 def test_the_verdicts_come_first_and_everything_is_there(result: dict[str, Any]) -> None:
@@ -66,6 +82,28 @@ def test_a_disturbed_round_is_hollow_and_the_interval_lies_around_the_estimate(r
     assert low < estimate < high
 
 
+def test_every_axis_has_its_unit(result: dict[str, Any]) -> None:
+    for variant in result["variants"]:
+        variant["memory"]["peak_allocated_gib"] = 21.3
+    units = {
+        "ratio": ["ratio of tokens/s"],
+        "throughput": ["tokens/s"],
+        "memory": ["GiB"],
+        "loss": ["nats/token", "optimizer step"],
+        "loss_difference": ["nats/token", "optimizer step"],
+    }
+    drawn = charts(result)
+    assert set(drawn) == set(units)
+    for name, drawing in drawn.items():
+        assert all(f">{unit}</text>" in drawing.svg() for unit in units[name])
+
+
+def test_what_was_recorded_is_said_in_words(result: dict[str, Any]) -> None:
+    text = page(result | {"corpus": {"val_tokens": 133115, "bytes_per_token": 3.54782, "hash": "abc"}})
+    for cells in ("data: val tokens</td><td>133,115", "data: bytes per token</td><td>3.548", "data: hash</td><td>abc"):
+        assert cells in text
+
+
 def test_times_that_mean_nothing_are_not_drawn(result: dict[str, Any]) -> None:
     for variant in result["variants"]:
         variant |= {"timings_valid": False, "ratio": None, "verdict": None}
@@ -102,13 +140,21 @@ def test_a_long_curve_is_thinned_to_means() -> None:
 
 
 @pytest.mark.process
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+@needs_a_browser
 def test_a_browser_shows_it_without_a_complaint(result: dict[str, Any], tmp_path: Path) -> None:
-    assert CHROMIUM is not None
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    command += ["--enable-logging=stderr", "--window-size=900,1200", f"--screenshot={tmp_path / 'page.png'}"]
-    address = (tmp_path / "comparison.html").as_uri()
-    shown = subprocess.run([*command, "--dump-dom", address], capture_output=True, text=True, timeout=60, check=True)
+    options = ["--enable-logging=stderr", "--window-size=900,1200", f"--screenshot={tmp_path / 'page.png'}"]
+    shown = opened((tmp_path / "comparison.html").as_uri(), tmp_path / "profile", *options)
     assert "CONSOLE" not in shown.stderr
     assert "<title>norm compared</title>" in shown.stdout
     assert len(Image.open(tmp_path / "page.png").convert("RGB").getcolors(1 << 24) or ()) > 50
+
+
+@pytest.mark.process
+@needs_a_browser
+def test_on_a_phone_nothing_is_cut_off_and_the_charts_can_be_read(result: dict[str, Any], tmp_path: Path) -> None:
+    """Tables that are wider scroll by themselves. Pixels: the page's width, and the smallest letters' height."""
+    assert 'name="viewport" content="width=device-width"' in page(result)
+    (tmp_path / "phone.html").write_text(PHONE.format(page=escape(page(result))))
+    shown = opened((tmp_path / "phone.html").as_uri(), tmp_path / "profile")
+    width, letters = map(float, shown.stdout.partition("<title>")[2].partition("</title>")[0].split(","))
+    assert width <= 390 and letters >= 9

@@ -90,7 +90,19 @@ def test_offline_everything_is_written_and_one_command_uploads_it(result: dict[s
     assert [line[0] for line in lines["data"]] == [variant["name"] for variant in result["variants"]]
     pictures = {key for key, value in row.items() if value == "image-file"}
     assert pictures == {f"compare/{name}._type" for name in ("ratio", "throughput", "loss", "loss_difference")}
-    assert track(result, tmp_path) is None  # not twice
+
+
+@pytest.mark.process
+def test_more_rounds_take_the_place_of_the_runs_that_were_there(result: dict[str, Any], tmp_path: Path) -> None:
+    track(wanted(result), tmp_path)
+    before = sorted(about(read_back(file))["run_id"] for file in offline_files(tmp_path))
+    for variant in result["variants"]:
+        variant["rounds"] *= 2
+    track(result, tmp_path)
+    runs = {about(records)["run_id"]: records for records in map(read_back, offline_files(tmp_path))}
+    assert sorted(runs) == before and len(before) == len(offline_files(tmp_path)) == 4
+    last = [of(runs[run_id], "history")[-1]["item"] for run_id in before[:2]]
+    assert [len(content(tmp_path, row["rounds.path"])["data"]) for row in last] == [8, 8]
 
 
 def test_without_a_logger_nothing_is_written(result: dict[str, Any], tmp_path: Path) -> None:

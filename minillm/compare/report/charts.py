@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from minillm.compare.report.drawing import Box, Dot, Drawing, Line, Text, series_ink
 from minillm.compare.report.tables import Result, known
 
-WIDTH, ROW, HEIGHT = 760, 52, 300  # px: of every drawing; of a variant in it; of a plot's area
-LEFT, RIGHT = 70, 12  # margins of that area
-LETTER = 6.6  # about the width of one
+WIDTH, ROW, HEIGHT = 520, 52, 240  # px: of every drawing, to be read on a phone; of a variant in it; of a plot's area
+LEFT, RIGHT = 80, 12  # margins of that area
+LETTER = 7.2  # about the width of one
 MOST_POINTS = 300  # of a curve: more cannot be seen
 Shape = Box | Dot | Line | Text
 Curve = list[tuple[float, float]]  # (step, loss)
@@ -50,12 +50,17 @@ def charts(result: Result) -> dict[str, Drawing]:
 
 
 def in_rows(
-    label: str, result: Result, values: Mapping[int, str], scale: Scale, draw: Callable[[int, float], list[Shape]]
+    label: str,
+    unit: str,
+    result: Result,
+    values: Mapping[int, str],
+    scale: Scale,
+    draw: Callable[[int, float], list[Shape]],
 ) -> Drawing:
     """A row for each variant, by number, that has a value: its name, the value, and what `draw` makes of the row, whose
-    top it is given, on a common scale."""
+    top it is given, on a common scale in `unit`."""
     bottom = ROW * len(values)
-    shapes: list[Shape] = []
+    shapes: list[Shape] = [Text(WIDTH - 8, bottom + 32, unit, "quiet", "end")]
     for tick, text in scale.ticks():
         shapes += [
             Line([(scale(tick), 0), (scale(tick), bottom)], "grid"),
@@ -64,7 +69,7 @@ def in_rows(
     for row, (number, value) in enumerate(values.items()):
         top, name = ROW * row, result["variants"][number]["name"]
         shapes += [*draw(number, top), Text(8, top + 15, name), Text(WIDTH - 8, top + 15, value, anchor="end")]
-    return Drawing(label, WIDTH, bottom + 24, shapes)
+    return Drawing(label, WIDTH, bottom + 40, shapes)
 
 
 def ratios(result: Result) -> Drawing | None:
@@ -99,11 +104,17 @@ def ratios(result: Result) -> Drawing | None:
         return shapes + sorted(dots, key=lambda dot: dot.hollow)  # none is hidden by others
 
     values = {i: f"{variant['ratio']['estimate']:.3f}x" for i, variant in variants.items()}
-    return in_rows(f"tokens/s as a multiple of {result['baseline']}'s", result, values, scale, draw)
+    label = f"tokens/s as a multiple of {result['baseline']}'s"
+    return in_rows(label, "ratio of tokens/s", result, values, scale, draw)
 
 
 def bars(
-    label: str, result: Result, values: Mapping[int, float], whiskers: Mapping[int, Sequence[float]], form: str
+    label: str,
+    unit: str,
+    result: Result,
+    values: Mapping[int, float],
+    whiskers: Mapping[int, Sequence[float]],
+    form: str,
 ) -> Drawing | None:
     """From 0; a whisker over all of a variant's `whiskers`."""
     if not values:
@@ -120,7 +131,7 @@ def bars(
             shapes.append(Line([(low, y), (high, y)], "text", 1.5))
         return shapes
 
-    return in_rows(label, result, {i: format(value, form) for i, value in values.items()}, scale, draw)
+    return in_rows(label, unit, result, {i: format(value, form) for i, value in values.items()}, scale, draw)
 
 
 def throughput(result: Result) -> Drawing | None:
@@ -130,14 +141,14 @@ def throughput(result: Result) -> Drawing | None:
         if variant["timings_valid"] and variant["tokens_per_sec"]
     }
     whiskers = {i: known([rate["low"], rate["high"]]) for i, rate in rates.items()}
-    return bars("tokens/s", result, {i: rate["median"] for i, rate in rates.items()}, whiskers, ",.0f")
+    return bars("throughput", "tokens/s", result, {i: rate["median"] for i, rate in rates.items()}, whiskers, ",.0f")
 
 
 def memory(result: Result) -> Drawing | None:
     peaks = {i: v["memory"].get("peak_allocated_gib") for i, v in enumerate(result["variants"])}
     found = {i: peak for i, peak in peaks.items() if peak is not None}
     whiskers = {i: known([one["peak_allocated_gib"] for one in result["variants"][i]["rounds"]]) for i in found}
-    return bars("peak memory, GiB", result, found, whiskers, ".2f")
+    return bars("peak memory", "GiB", result, found, whiskers, ".2f")
 
 
 def losses(result: Result) -> Drawing | None:
@@ -174,7 +185,7 @@ def thinned(points: Curve) -> Curve:
 
 
 def plot(label: str, result: Result, curves: Sequence[tuple[int, Curve]]) -> Drawing | None:
-    """Curves of variants, by number, over the steps."""
+    """Curves of variants, by number, over the steps: losses, in nats a token."""
     drawn = [(number, thinned(points)) for number, points in curves if points]
     if not drawn:
         return None
@@ -183,7 +194,7 @@ def plot(label: str, result: Result, curves: Sequence[tuple[int, Curve]]) -> Dra
     room = 0.04 * (max(ys) - min(ys)) or 0.5
     across = Scale(min(xs), max(xs), LEFT, WIDTH - RIGHT)
     up = Scale(min(ys) - room, max(ys) + room, top + HEIGHT, top)
-    shapes: list[Shape] = [*legend]
+    shapes: list[Shape] = [*legend, Text(0, 14, "nats/token", "quiet")]
     for value, text in up.ticks():
         shapes += [
             Line([(LEFT, up(value)), (WIDTH - RIGHT, up(value))], "grid"),

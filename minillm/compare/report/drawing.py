@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageDraw import ImageDraw
 
-FONT = 12  # px
+FONT = 13  # px
 SHARPER = 2  # a picture's pixels for one of the drawing's
 SMOOTH = 2  # and how many times finer it is drawn than kept: Pillow's lines have hard edges
 

@@ -1,6 +1,7 @@
 """comparison.html: one page that needs nothing else, no network and no script; light or dark as the reader has it."""
 
 from html import escape
+from typing import Any
 
 from minillm.compare.report import drawing, tables
 from minillm.compare.report.charts import charts
@@ -12,11 +13,12 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 STYLE = """
 :root { color-scheme: light dark; }
-body { margin: 2.5rem auto; max-width: 800px; padding: 0 1rem; background: var(--ink-paper); color: var(--ink-text);
+body { margin: 2.5rem auto; max-width: 960px; padding: 0 1rem; background: var(--ink-paper); color: var(--ink-text);
   font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; margin: 0 0 .3rem; }
 h2 { font-size: 1.1rem; margin: 2.2rem 0 .5rem; }
 p, figcaption, summary { color: var(--ink-quiet); }
+p, figure { max-width: 760px; }
 code, pre { font: 13px/1.5 ui-monospace, monospace; overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
@@ -26,7 +28,7 @@ th { font-weight: 600; vertical-align: bottom; }
 th:first-child, td:first-child, .words td, .words th { text-align: left; }
 td:first-child { white-space: normal; min-width: 7rem; }
 figure { margin: 1rem 0; }
-svg { width: 100%; height: auto; font-family: system-ui, sans-serif; }
+svg { width: 100%; max-width: 560px; height: auto; font-family: system-ui, sans-serif; }
 .verdicts { list-style: none; padding: 0; margin: 1.2rem 0; }
 .verdicts li { padding: .5rem .9rem; margin: .4rem 0; background: var(--ink-band);
   border-left: 5px solid var(--ink-quiet); }
@@ -82,7 +84,7 @@ def page(result: Result) -> str:
 
 def when(result: Result) -> str:
     state = "" if result["status"] == "finished" else f", {result['status']}"
-    return f"{result['started']}{state}"
+    return f"{result['started'].replace('T', ' ')}{state}"
 
 
 def verdicts(result: Result) -> str:
@@ -119,7 +121,14 @@ def disturbed(result: Result) -> str:
 
 def surroundings(result: Result) -> Table:
     values = flat({**result["env"], "data": result["corpus"]})
-    return Table(["", ""], [[key, NOTHING if value is None else str(value)] for key, value in values.items()])
+    return Table(["", ""], [[key.replace(".", ": ").replace("_", " "), in_digits(v)] for key, v in values.items()])
+
+
+def in_digits(value: Any) -> str:
+    """A value for people: numbers with thousands set apart, and no more digits than are read."""
+    if isinstance(value, float):
+        return f"{value:,.4g}"
+    return f"{value:,}" if isinstance(value, int) else NOTHING if value is None else str(value)
 
 
 def configuration(result: Result) -> str:

@@ -5,6 +5,8 @@ comparer and overlaid charts work as with training runs. Its summary has the num
 """
 
 import shlex
+import shutil
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,10 +27,10 @@ ROUND = ("round", "seed", "tokens_per_sec", "log_ratio", "peak_allocated_gib")
 def track(result: Result, folder: Path) -> str | None:
     """Write all the runs; returns the line for people: where they are, or the command that uploads them.
 
-    None where W&B is not wanted, and for a comparison that was written before.
+    None where W&B is not wanted. What was written of the comparison before, with fewer rounds, is replaced.
     """
     logger = result["variants"][0]["config"]["logger"]
-    if logger["name"] == "none" or mode() == "disabled" or (folder / "wandb").exists():
+    if logger["name"] == "none" or mode() == "disabled":
         return None
     import wandb
 
@@ -39,16 +41,31 @@ def track(result: Result, folder: Path) -> str | None:
 
 
 def written(result: Result, folder: Path, group: str) -> str:
+    begins = own_id(folder)
+    for old in list(folder.glob(f"wandb/offline-run-*-{begins}-*")):
+        shutil.rmtree(old)
     for number, variant in enumerate(result["variants"]):
-        with start(folder, variant, group, name=variant["name"], job_type="variant", **about(result, variant)) as run:
+        said = about(result, variant) | {"id": f"{begins}-{number}", "name": variant["name"], "job_type": "variant"}
+        with start(folder, variant, group, **said) as run:
             log_variant(run, result, variant, first_rows(folder, number, variant))
             run.finish(exit_code=1 if variant["status"] == "failed" else 0)
     shared = {key: result[key] for key in ("command", "varied", "margin", "confidence", "env", "corpus")}
-    with start(folder, result["variants"][0], group, name=title(result), job_type="comparison", config=shared) as run:
+    said = {"id": f"{begins}-all", "name": title(result), "job_type": "comparison", "config": shared}
+    with start(folder, result["variants"][0], group, **said) as run:
         log_comparison(run, result)
         if run.offline:
             return f"W&B is offline; to upload: wandb sync {shlex.quote(str(folder))}/wandb/offline-run-*"
         return f"W&B: {run.project_url}/groups/{quote(run.group)}"
+
+
+def own_id(folder: Path) -> str:
+    """What the ids of this comparison's runs begin with: a run that has the id of an older one takes its place in W&B,
+    online and when it is uploaded."""
+    file = folder / "wandb" / "run_id"
+    if not file.exists():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(uuid.uuid4().hex[:8])
+    return file.read_text()
 
 
 def start(folder: Path, variant: Mapping[str, Any], group: str, **about: Any) -> "Run":
