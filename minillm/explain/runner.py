@@ -5,7 +5,6 @@ from pathlib import Path
 
 import torch
 
-from kernels import MAX_BLOCK_SIZE
 from kernels.resources import Resources, resources
 from minillm import hardware
 from minillm.bench.op import Function, Inputs
@@ -42,12 +41,13 @@ def run(plan: Plan, command: str, folder: Path, progress: Callable[[str], None])
         progress(f"looking at {subject.title}")
         explanation.layers.append(explain(plan, subject, card, device, clock, folder))
     example = counts(claims.SHAPE, card) if plan.layer == "norm" else {}
+    walked = counts(plan.shape, card) if example and plan.shape and walk.is_small(plan.shape) else {}
     found = [f.counted for explained in explanation.layers for f in explained.found]
-    explanation.resources = compiled([*found, *example.values()], card)
+    explanation.resources = compiled([*found, *example.values(), *walked.values()], card)
     if example:
         explanation.claims = claims.claims(example, explanation.resources, card)
-        if plan.shape and looked_at[0].rows <= walk.MOST_ROWS and plan.shape[-1] <= MAX_BLOCK_SIZE:
-            explanation.walk = walk.walk(plan.shape, counts(plan.shape, card))
+    if plan.shape and walked:
+        explanation.walk = walk.walk(plan.shape, walked, explanation.resources, card)
     if explanation.roof is not None and plan.shape is None:
         explanation.steps = whole_steps(plan.layer, plan.configs, device, explanation.roof, progress)
     return explanation

@@ -1,6 +1,7 @@
 """The command: its tables, its files, and what it predicts."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -38,6 +39,28 @@ def test_the_claims_have_their_numbers(example: Done) -> None:
 def test_every_row_has_its_program(example: Done) -> None:
     assert "* program 4: x[1, 1], bytes 4096 to 5119" in example.printed
     assert "* program 1: rows 4 to 5, 2 masked" in example.printed
+
+
+@on_a_cpu
+def test_the_walk_sets_the_intermediates_of_eager_beside_none_and_the_fast_kernel_beside_the_simple(
+    example: Done,
+) -> None:
+    """Made on the way: each but the last operation's result, fp32 or bf16; of the kernels rstd, for backward."""
+    walk = example.printed.partition("## Program by program")[2].partition("\n## ")[0]
+    tensor, row = 6 * 512, 6
+    textbook, eager = 2 * tensor * 2 + 3 * row * 2, 3 * tensor * 4 + 3 * row * 4 + tensor * 2
+    table = [[cell.strip() for cell in line.split("|")[1:5]] for line in walk.splitlines() if line.startswith("| ")]
+    assert table[1:] == [
+        ["textbook", "6", "5", str(textbook)],
+        ["eager", "8", "7", str(eager)],
+        ["triton_simple", "1", "1", str(4 * row)],
+        ["triton", "1", "1", str(4 * row)],
+    ]
+    assert "work for 6 of its 132 SMs, `triton` for 2" in walk
+    loads = re.search(r"`triton_simple`, which load (\d+) KiB, or \d+ of `triton`, (\d+) KiB\.", walk)
+    assert loads and int(loads[1]) < int(loads[2])
+    assert "* rms_norm_backward: grid (132,) on 8 warps" in walk
+    assert f"132 parts, {132 * 512 * 4} bytes" in walk
 
 
 @on_a_cpu
