@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from minillm import distributed, hardware, memory, resume, summary
+from minillm import distributed, hardware, memory, nvidia_smi, resume, summary
 from minillm.apply import checkpoint_blocks, compile_blocks, to_bf16
 from minillm.attention import attention_kernels
 from minillm.callbacks.clock import DeviceTimer, HostTimer, StepClock
@@ -174,6 +174,7 @@ def run(config: Config, folder: Path, known: dict[str, Any], saved: resume.Saved
             known |= {"steps": trainer.global_step, "tokens": module.tokens}
     if trainer.global_step == start_step:
         raise UserError("no step was taken: nothing was trained")
+    disturbance = nvidia_smi.disturbance() if gpu else None
 
     known |= {
         "status": "finished",
@@ -187,7 +188,7 @@ def run(config: Config, folder: Path, known: dict[str, Any], saved: resume.Saved
         **throughput.summary(),
     }
     print(summary.table(known))
-    for line in (sample.text and f"sample: {sample.text}", summary.hint(known)):
+    for line in (sample.text and f"sample: {sample.text}", summary.hint(known), disturbance):
         if line:
             print(line)
 

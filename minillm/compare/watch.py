@@ -1,13 +1,11 @@
 """What the machine did while a window ran: the GPU's clock and heat, and the load that others put on it."""
 
 import os
-import subprocess
 import time
 from pathlib import Path
 
 from minillm.compare.records import Machine
-
-GPU_FIELDS = "clocks.sm,power.draw,temperature.gpu"
+from minillm.nvidia_smi import gpu_state, other_processes
 
 
 class Watch:
@@ -69,34 +67,3 @@ def used(process: Path, sessions: list[int]) -> int:
         return 0
     ours = int(fields[3]) in sessions or int(process.name) == os.getpid()
     return sum(map(int, fields[11:15])) if ours else 0  # user, system, and those of children that have ended
-
-
-def gpu_state(gpu: str) -> tuple[float | None, float | None, float | None]:
-    """(MHz, W, degrees Celsius), None for what the driver does not tell."""
-    answer = nvidia_smi(gpu, f"--query-gpu={GPU_FIELDS}")
-    values = [number(text) for text in answer[0].split(",")] if answer else []
-    return (values[0], values[1], values[2]) if len(values) == 3 else (None, None, None)
-
-
-def other_processes(gpu: str, ours: int) -> int | None:
-    """How many processes use the device besides our `ours`. By number: inside a container their ids are others.
-
-    None where the driver lists fewer than there must be: then it does not show them all."""
-    answer = nvidia_smi(gpu, "--query-compute-apps=pid")
-    return None if answer is None or len(answer) < ours else len(answer) - ours
-
-
-def nvidia_smi(gpu: str, query: str) -> list[str] | None:
-    command = ["nvidia-smi", "-i", gpu, query, "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return [line for line in done.stdout.splitlines() if line.strip()]
-
-
-def number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:  # [N/A], [Not Supported]
-        return None

@@ -63,6 +63,7 @@ def train(job: Job, pipe: Pipe) -> None:
     from minillm.flops import flops_per_token
     from minillm.layers import layer_names
     from minillm.loggers import CSVLog
+    from minillm.nvidia_smi import this_gpu
     from minillm.train import build_module, with_vocabulary
     from minillm.trainer import build_trainer, quiet_lightning
 
@@ -97,7 +98,7 @@ def train(job: Job, pipe: Pipe) -> None:
             model_flops_per_token=flops,
             peak_flops=peak_flops,
             timings_valid=not hardware.interpreted(config),
-            gpu=f"GPU-{torch.cuda.get_device_properties().uuid}" if gpu else None,
+            gpu=this_gpu() if gpu else None,
             free_memory=free / total if free is not None and total else None,
             warmup=losses,
         )
