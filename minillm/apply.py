@@ -39,13 +39,13 @@ def to_bf16(model: nn.Module) -> None:
 
 
 def compile_blocks(model: Llama) -> None:
-    """`compile=true`: each block by itself, in place.
+    """`compile=true`: each block by itself, and the final norm, in place.
 
     One compiled block then serves all layers, and names in checkpoints stay: `torch.compile(block)` would prefix them
-    with `_orig_mod`.
+    with `_orig_mod`. (A final norm left eager cost 1.6% of a step at 110M.)
     """
-    for block in model.blocks:
-        block.compile(dynamic=False)
+    for module in (*model.blocks, model.final_norm):
+        module.compile(dynamic=False)
 
 
 def shard(model: Llama, mesh: DeviceMesh, precision: str) -> None:

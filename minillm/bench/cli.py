@@ -12,7 +12,7 @@ from minillm.bench import report
 from minillm.bench.config import BenchConfig, parse, read, usage
 from minillm.bench.conformance import conformance
 from minillm.bench.plot import save_plot
-from minillm.bench.runner import choose, make_op, run
+from minillm.bench.runner import Results, choose, make_op, run
 from minillm.errors import UserError
 from minillm.hardware import environment, version
 
@@ -48,10 +48,14 @@ def help_text() -> str:
 
 
 def measure(config: BenchConfig, command: str) -> int:
-    results = run(config, progress=show)
     folder = output_folder(config, datetime.now())
     env = environment("gpu" if torch.cuda.is_available() else "cpu") | {peer: version(peer) for peer in PEERS}
-    text = report.save(folder, results, config, command, env)
+
+    def save(results: Results) -> str:
+        return report.save(folder, results, config, command, env)
+
+    results = run(config, progress=show, save=save)
+    text = save(results)
     trouble = save_plot(folder / "bench.png", results)
     show("\n" + text + (f"\n{trouble}\n" if trouble else ""))
     show(str(folder))

@@ -95,8 +95,8 @@ def choose(op: Op, names: tuple[str, ...]) -> dict[str, Implementation]:
     return chosen
 
 
-def run(config: BenchConfig, progress: Callable[[str], None]) -> Results:
-    """Check every case, and on a GPU time it. Raises UserError for what cannot be meant."""
+def run(config: BenchConfig, progress: Callable[[str], None], save: Callable[[Results], object]) -> Results:
+    """Check every case, on a GPU time it, and save what there is so far. Raises UserError for what cannot be meant."""
     op = make_op(config)
     results = Results(op, choose(op, config.impl))
     timed = torch.cuda.is_available()
@@ -119,6 +119,7 @@ def run(config: BenchConfig, progress: Callable[[str], None]) -> Results:
             time_case(op, case, {row.name: row for row in rows}, functions, config.passes, clock, results.roof)
         results.rows += rows
         progress(line(case, rows))
+        save(results)
         torch._dynamo.reset()  # so that the next shape is compiled afresh, not as one more variant of this one
     if clock is not None:
         results.host = time_host(op, results.rows[0].case, built_for_first_case(results), device)
@@ -233,10 +234,10 @@ def end_compiler_workers() -> None:
 
 
 def line(case: Case, rows: list[Row]) -> str:
-    """Progress: the case, and each implementation's fractions of the roof, or what became of it."""
+    """Progress: the case, and each implementation's fractions of the roof (ms, of a matmul), or what became of it."""
 
     def short(row: Row) -> str:
-        shares = "/".join(f"{m.of_roof:.2f}" for m in row.passes.values())
+        shares = "/".join(f"{m.ms.median:.2f} ms" if case.inner else f"{m.of_roof:.2f}" for m in row.passes.values())
         return f"{row.name} {shares or row.status}" + (" (wrong)" if shares and row.status == "wrong" else "")
 
     return f"{case.label}: " + ", ".join(map(short, rows))

@@ -15,7 +15,7 @@ from minillm.bench.linear_cross_entropy import LinearCrossEntropy
 from minillm.bench.plot import save_plot
 from minillm.bench.report import markdown, verdicts
 from minillm.bench.roofs import Roof
-from minillm.bench.runner import Results, check_case, choose, time_case
+from minillm.bench.runner import Results, check_case, choose, line, time_case
 from minillm.bench.timing import Summary
 from minillm.errors import UserError
 from tests.bench.broken import Scaled
@@ -81,9 +81,11 @@ def test_both_passes_together_get_one_table_one_verdict_and_one_panel(
     rows = {row.name: row for row in results.rows}
     time_case(operator, case, rows, functions, operator.config.passes, MadeUpClock(), results.roof)  # type: ignore[arg-type]
     assert results.passes == ["forward+backward"]
-    assert markdown(results, "command", {}).count("fraction of the copy roof") == 1
-    (verdict,) = verdicts(results)
-    assert verdict.startswith("10 x 768 x 50 forward+backward: triton")
+    assert markdown(results, "command", {}).count("## Forward+backward, ms") == 1
+    assert verdicts(results) == [
+        "10 x 768 x 50 forward+backward: triton 0.50 ms, best peer eager 0.50 ms: 1.000x"  # no part of a roof: a matmul
+    ]
+    assert line(case, results.rows) == "10 x 768 x 50: eager 0.50 ms, triton 0.50 ms"
     pytest.importorskip("matplotlib")
     assert save_plot(tmp_path / "bench.png", results) == ""
 

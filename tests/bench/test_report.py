@@ -9,7 +9,7 @@ import torch
 from minillm.bench import passes, runner
 from minillm.bench.cli import main
 from minillm.bench.config import parse
-from minillm.bench.op import Implementation
+from minillm.bench.op import Case, Implementation
 from minillm.bench.plot import save_plot
 from minillm.bench.report import markdown, save, verdicts
 from minillm.bench.roofs import Roof
@@ -34,6 +34,23 @@ def test_on_a_cpu_it_checks_and_counts_and_gives_no_times(tmp_path: Path, capsys
     assert "GB/s" not in printed
     assert printed.splitlines()[-1] == str(tmp_path)
     assert (tmp_path / "bench.md").read_text() in printed
+
+
+def test_what_was_found_is_written_after_each_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("a GPU is timed")
+    check = runner.check_case
+
+    def breaks_off(results: Results, case: Case, device: torch.device) -> object:
+        if case.width == 48:
+            raise KeyboardInterrupt
+        return check(results, case, device)
+
+    monkeypatch.setattr(runner, "check_case", breaks_off)
+    with pytest.raises(KeyboardInterrupt):
+        main(["op=rms_norm", "impl=torch", "width=64,32,48", "rows=8", f"out={tmp_path}"])
+    content = json.loads((tmp_path / "bench.json").read_text())
+    assert [row["case"]["width"] for row in content["rows"]] == [64, 32]
 
 
 def test_a_bad_command_is_one_sentence_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,9 +104,9 @@ def test_the_verdict_leaves_out_missing_and_wrong_peers(results: Results) -> Non
         measured = rows[name].passes["forward"]
         rows[name].passes["forward"] = runner.Measurement(ms, measured.traffic, 0.0, 0.0, 0, 0)
     assert rows["tests.bench.broken:zero_x_gradient"].status == "wrong"
-    assert verdicts(results)[0] == "2500 x 100 forward: ours 0.50 of the roof, best peer torch 0.50: 1.000x"
+    assert verdicts(results)[0] == "2500 x 100 forward: ours 0.50 of the roof, best peer torch 0.50 of the roof: 1.000x"
     del rows["torch"].passes["forward"]
-    assert verdicts(results)[0] == "2500 x 100 forward: ours 0.50 of the roof, best peer eager 0.25: 2.000x"
+    assert verdicts(results)[0] == "2500 x 100 forward: ours 0.50 of the roof, best peer eager 0.25 of the roof: 2.000x"
 
 
 def test_ours_gets_no_verdict_when_it_is_wrong(results: Results) -> None:

@@ -76,6 +76,16 @@ def test_compiling_changes_no_name_in_the_checkpoint() -> None:
     assert list(model.state_dict()) == before
 
 
+def test_every_norm_is_compiled_the_one_after_the_last_block_too() -> None:
+    """Else norm=eager and norm=compiled, one and the same under compile=true, would differ in speed."""
+    model = make_module().model
+    compile_blocks(model)
+    compiled = {id(part) for module in model.modules() if module._compiled_call_impl for part in module.modules()}
+    norms = [module for name, module in model.named_modules() if name.endswith("norm")]
+    assert len(norms) == 2 * len(model.blocks) + 1
+    assert all(id(norm) in compiled for norm in norms)
+
+
 def test_a_loss_that_is_no_number_stops_the_run_and_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     forward = Llama.forward
     calls, models = 0, set[Llama]()
