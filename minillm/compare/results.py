@@ -12,7 +12,7 @@ from minillm.compare.disturbed import counted, reasons
 from minillm.compare.parity import curves, end, parity
 from minillm.compare.plan import Plan
 from minillm.compare.records import Measurement, Round
-from minillm.compare.statistics import CONFIDENCE, MARGIN, interval, ratio, verdict
+from minillm.compare.statistics import CONFIDENCE, MARGIN, interval, ratio, scatter, verdict
 from minillm.flops import mfu
 
 FORMAT = 1  # of comparison.json
@@ -61,11 +61,12 @@ def summarize_variant(measurement: Measurement, variant: int, disturbances: Sequ
     by_seed = curves(measurement.rounds, variant)
     rows = [round_row(one, variant) for one in rounds]
     samples = [row["log_ratio"] for row in rows if row["log_ratio"] is not None]
+    scattered = scatter([log_ratios(one, variant) for one in rounds])
     in_trouble = sum(bool(found) for one, found in zip(measurement.rounds, disturbances, strict=True) if one in rounds)
     step_ms = [ms for window in windows for ms in window.step_ms]
     rates = [row["tokens_per_sec"] for row in rows]
     middle = statistics.median(rates) if rates else None
-    found = ratio(samples) if valid else None
+    found = ratio(samples, scattered) if valid else None
     same_training = parity(measurement, variant) if variant else None
     return {
         "name": measurement.plan.names[variant],
@@ -92,7 +93,7 @@ def summarize_variant(measurement: Measurement, variant: int, disturbances: Sequ
         "val_loss": None,  # a comparison does not validate
         "ratio": asdict(found) if found else None,
         "rounds": rows,
-        "verdict": asdict(verdict(samples, in_trouble)) if variant and valid else None,
+        "verdict": asdict(verdict(samples, in_trouble, scattered)) if variant and valid else None,
         "parity": asdict(same_training) if same_training else None,
         "losses": {
             str(seed): {str(step): loss for step, loss in enumerate(losses, 1)} for seed, losses in by_seed.items()
@@ -126,15 +127,18 @@ def round_rate(one: Round, variant: int) -> float:
 
 
 def log_ratio(one: Round, variant: int) -> float | None:
-    """The round's sample: the mean over sweeps of log(speed / speed of the first in that sweep).
+    """The round's sample: the mean over its sweeps. None for the first itself, and where it failed."""
+    ratios = log_ratios(one, variant)
+    return statistics.fmean(ratios) if ratios else None
 
-    None for the first itself, and where it failed.
-    """
+
+def log_ratios(one: Round, variant: int) -> list[float]:
+    """Of each sweep, log(speed / speed of the first in that sweep); empty for the first itself, and where it failed."""
     if variant == 0 or 0 in one.failed or 0 not in one.ready:
-        return None
+        return []
     speed = {(turn.sweep, turn.variant): turn.window.tokens_per_ms for turn in counted(one)}
     sweeps = {sweep for sweep, _ in speed}
-    return statistics.fmean(math.log(speed[sweep, variant] / speed[sweep, 0]) for sweep in sweeps)
+    return [math.log(speed[sweep, variant] / speed[sweep, 0]) for sweep in sweeps]
 
 
 def spread(values: Sequence[float]) -> dict[str, float | None] | None:

@@ -3,6 +3,8 @@
 Steps of one process are not independent: they share its memory layout, its compiled code, the card's temperature. So a
 sample is a *round*, in which every variant has a fresh process: the mean, over the round's neighbouring windows, of
 log(speed of the variant / speed of the first). Its mean over rounds gets Student's t interval (Gosset 1908).
+
+A few rounds may lie closer together by luck than their own windows do; then the windows' scatter counts.
 """
 
 import math
@@ -57,32 +59,41 @@ def t_quantile(df: int, confidence: float = CONFIDENCE) -> float:
     return math.tan(low) * math.sqrt(df)
 
 
-def interval(samples: Sequence[float]) -> tuple[float, float] | None:
-    """Of the samples' mean; None for fewer than MIN_ROUNDS."""
+def scatter(rounds: Sequence[Sequence[float]]) -> float:
+    """The standard deviation that a round's mean has by the scatter inside rounds; 0 where that is not known.
+
+    rounds: of each, the log-ratios of its pairs of windows.
+    """
+    variances = [statistics.variance(pairs) / len(pairs) for pairs in rounds if len(pairs) > 1]
+    return math.sqrt(statistics.fmean(variances)) if variances else 0.0
+
+
+def interval(samples: Sequence[float], scattered: float = 0.0) -> tuple[float, float] | None:
+    """Of the samples' mean; None for fewer than MIN_ROUNDS. `scattered`: their least standard deviation."""
     n = len(samples)
     if n < MIN_ROUNDS:
         return None
-    half = t_quantile(n - 1) * statistics.stdev(samples) / math.sqrt(n)
+    half = t_quantile(n - 1) * max(statistics.stdev(samples), scattered) / math.sqrt(n)
     mean = statistics.fmean(samples)
     return mean - half, mean + half
 
 
-def ratio(samples: Sequence[float]) -> Ratio | None:
+def ratio(samples: Sequence[float], scattered: float = 0.0) -> Ratio | None:
     """Of log-ratios, one a round; None without any."""
     if not samples:
         return None
-    ends = interval(samples)
+    ends = interval(samples, scattered)
     low, high = (math.exp(ends[0]), math.exp(ends[1])) if ends else (None, None)
     return Ratio(math.exp(statistics.fmean(samples)), low, high, len(samples))
 
 
-def verdict(samples: Sequence[float], disturbed: int = 0) -> Verdict:
+def verdict(samples: Sequence[float], disturbed: int = 0, scattered: float = 0.0) -> Verdict:
     """What the samples (log-ratios, one a round, `disturbed` of them measured in trouble) decide.
 
     A disturbed round stays in: it widens the interval. Where most are disturbed the interval may be narrow around the
     wrong place, and nothing is decided.
     """
-    found = ratio(samples)
+    found = ratio(samples, scattered)
     if found is None or found.low is None or found.high is None:
         return Verdict("none", f"no verdict: {len(samples)} round(s), {MIN_ROUNDS} are needed")
     if 2 * disturbed > len(samples):
@@ -93,7 +104,7 @@ def verdict(samples: Sequence[float], disturbed: int = 0) -> Verdict:
         return Verdict("faster", times(found.estimate, "faster", found.low, found.high))
     if found.high < 1:
         return Verdict("slower", times(1 / found.estimate, "slower", 1 / found.high, 1 / found.low))
-    more = rounds_needed(samples) - len(samples)
+    more = rounds_needed(samples, scattered) - len(samples)
     count = f"about {more} more rounds" if more < MOST_ROUNDS else f"more than {MOST_ROUNDS} rounds"
     return Verdict("undecided", f"not decided, needs {count}")
 
@@ -104,10 +115,10 @@ def times(estimate: float, word: str, low: float, high: float) -> str:
     return f"{estimate:.{digits}f}x {word} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def rounds_needed(samples: Sequence[float]) -> int:
+def rounds_needed(samples: Sequence[float], scattered: float = 0.0) -> int:
     """Rounds after which an interval around this mean, with this spread, would decide: exclude 1, or lie within the
     margin. More than there are, at most len(samples) + MOST_ROUNDS."""
-    center, spread = abs(statistics.fmean(samples)), statistics.stdev(samples)
+    center, spread = abs(statistics.fmean(samples)), max(statistics.stdev(samples), scattered)
     reach = max(center, math.log1p(MARGIN) - center)
     n = len(samples) + 1
     while t_quantile(n - 1) * spread / math.sqrt(n) >= reach and n < len(samples) + MOST_ROUNDS:
