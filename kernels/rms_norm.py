@@ -116,7 +116,14 @@ def save(ctx: Any, inputs: tuple, output: tuple) -> None:
     ctx.mark_non_differentiable(*((stream, rstd) if residual is None else (rstd,)))
 
 
-def gradients(run: Callable, ctx: Any, dy: Tensor | None, dstream: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+def results(x: Tensor, residual: Tensor | None, *_: Any) -> int:
+    """y, and the stream where there is one."""
+    return 1 if residual is None else 2
+
+
+def gradients(
+    run: Callable, ctx: Any, dy: Tensor | None, dstream: Tensor | None = None, _: None = None
+) -> tuple[Tensor | None, ...]:
     normalised, weight, rstd = ctx.saved_tensors
     needs_dx, needs_dresidual, needs_dweight = ctx.needs_input_grad[:3]
     x_dtype, residual_dtype = ctx.dtypes
@@ -145,6 +152,7 @@ _rms_norm = operator.differentiable(
     operator.Operator("rms_norm_backward", backward, backward_outputs),
     save,
     gradients,
+    results,
 )
 
 
@@ -200,5 +208,5 @@ def add_rms_norm(
     """
     out_dtype = out_dtype or x.dtype
     check("add_rms_norm", x, residual, weight, offset, out_dtype)
-    y, stream, _ = _rms_norm(x, residual, weight, eps, offset, out_dtype)
+    y, stream, *_ = _rms_norm(x, residual, weight, eps, offset, out_dtype)
     return y, stream
