@@ -2,10 +2,7 @@
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from minillm.waterfall.trace import Kernel
+from dataclasses import dataclass
 
 MATMULS = ("matmul: qkv, out", "matmul: mlp", "matmul: head", "matmul: unknown")
 FLOOR = (*MATMULS, "attention", "optimizer")
@@ -43,6 +40,17 @@ BY_NAME = {
 }
 
 
+@dataclass(frozen=True)
+class Kernel:
+    """One piece of the device's work. Times in microseconds."""
+
+    name: str
+    start: float
+    duration: float
+    stream: int
+    part: str
+
+
 def part_of(name: str, part: str) -> str:
     """The line of a kernel of that name that `part` launched; "" where that is not known."""
     if part == "optimizer":
@@ -59,7 +67,7 @@ def part_of(name: str, part: str) -> str:
     return by_name
 
 
-def by_part(kernels: Iterable["Kernel"], steps: int) -> dict[str, float]:
+def by_part(kernels: Iterable[Kernel], steps: int) -> dict[str, float]:
     """Milliseconds a step of every line that has any, in the order of `PARTS`."""
     total = dict.fromkeys(PARTS, 0.0)
     for kernel in kernels:

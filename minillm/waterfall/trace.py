@@ -11,7 +11,6 @@ import json
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,24 +18,13 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from minillm.waterfall.parts import part_of
+from minillm.waterfall.parts import Kernel, part_of
 from minillm.waterfall.ranges import PREFIX
 
 Event = dict[str, Any]
 DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 NODE = "autograd::engine::evaluate_function"  # a node of backward, and around it the sums of its gradients
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One piece of the device's work. Times in microseconds."""
-
-    name: str
-    start: float
-    duration: float
-    stream: int
-    part: str
 
 
 class Ranges:

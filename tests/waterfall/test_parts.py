@@ -2,8 +2,7 @@
 
 import pytest
 
-from minillm.waterfall.parts import FLOOR, PARTS, UNATTRIBUTED, by_part, part_of
-from minillm.waterfall.trace import Kernel
+from minillm.waterfall.parts import FLOOR, PARTS, UNATTRIBUTED, Kernel, by_part, part_of
 
 
 @pytest.mark.parametrize(

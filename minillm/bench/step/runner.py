@@ -21,8 +21,8 @@ from minillm.bench.step.variants import build, compose_config
 from minillm.bench.timing import DeviceClock
 from minillm.callbacks.clock import DeviceTimer, HostTimer, Timer
 from minillm.callbacks.idle import IdleProbe
-from minillm.waterfall.parts import by_part
-from minillm.waterfall.trace import Kernel, record
+from minillm.waterfall.parts import Kernel, by_part
+from minillm.waterfall.trace import record
 
 WARM_UP = 4
 LEAD_IN = 2  # steps before a block: the allocator and the caches are still another variant's
