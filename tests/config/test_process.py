@@ -1,6 +1,7 @@
 """The real command line, from another folder."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -46,10 +47,16 @@ def test_help_and_cfg_say_what_there_is(tmp_path: Path) -> None:
     assert "name: triton\n" in train("norm=triton --cfg job", tmp_path).stdout
 
 
-def test_a_sweep_makes_a_folder_a_job_and_one_group(tmp_path: Path) -> None:
-    done = train(f"-m norm=eager,torch {SMALL} hydra.sweep.dir={tmp_path}/sweep", tmp_path)
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("typed_here") / "sweep"
+    done = train(f"-m norm=eager,torch {SMALL} hydra.sweep.dir={folder}", folder.parent)
     assert done.returncode == 0, done.stderr
-    configs = {path.parent.name: OmegaConf.load(path) for path in tmp_path.glob("sweep/*/config.yaml")}
+    return folder
+
+
+def test_a_sweep_makes_a_folder_a_job_and_one_group(sweep: Path) -> None:
+    configs = {path.parent.name: OmegaConf.load(path) for path in sweep.glob("*/config.yaml")}
     assert {name: config.norm.name for name, config in configs.items()} == {
         "0_tiny_eager": "eager",
         "1_tiny_norm-torch": "torch",
@@ -57,9 +64,8 @@ def test_a_sweep_makes_a_folder_a_job_and_one_group(tmp_path: Path) -> None:
     assert {config.logger.group for config in configs.values()} == {"sweep"}
 
 
-def test_a_finished_run_is_left_alone_by_a_new_one_and_goes_on_with_another_norm(tmp_path: Path) -> None:
-    assert train(f"{SMALL} hydra.run.dir=first", tmp_path).returncode == 0
-    folder = tmp_path / "first"
+def test_a_finished_run_is_left_alone_by_a_new_one_and_goes_on_with_another_norm(sweep: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sweep / "0_tiny_eager", tmp_path / "first")
     before = {file.name: file.read_bytes() for file in folder.glob("*.*")}
     refused = train(f"{SMALL} optim.lr=0.5 hydra.run.dir=first", tmp_path)
     assert (refused.returncode, refused.stderr.count("error: ")) == (1, 1)

@@ -11,20 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from minillm.compose import ROOT
+from minillm.compose import ROOT, check, read
+from minillm.train import train
 from tests.config.test_process import SMALL
+from tests.distributed.test_ranks import sample_lines
 from tests.reliability.conftest import rows, state
 
 pytestmark = pytest.mark.process
 TWO = [*SMALL.replace("trainer=cpu ", "").split(), "trainer.accelerator=cpu", "trainer.devices=2"]
 ENDLESS = ["trainer.max_steps=100000", "trainer.log_every_steps=1", "checkpoint.every_steps=2"]
+TEXT = (
+    "data=text data.files=text.jsonl data.val_fraction=0.3 data.sequence_length=16 tokenizer.vocab_size=300 "
+    "model.hidden_size=32 model.num_layers=1 trainer.max_steps=2 logger=none"
+)
 
 
 def command(*typed: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, *typed], env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    )
+    return subprocess.Popen([sys.executable, *typed], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
 
 def second_rank(parent: int) -> int:
@@ -70,12 +73,45 @@ def test_a_signal_to_one_rank_stops_all_at_one_step(struck: Callable, tmp_path: 
     assert json.loads((run / "summary.json").read_text())["status"] == "stopped"
 
 
-def test_under_torchrun_the_run_has_one_folder(tmp_path: Path) -> None:
-    script = str(ROOT / "scripts" / "train.py")
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]  # a port of its own
-    named_by_time = f"hydra.run.dir={tmp_path}/${{now:%S%f}}"
-    run = command(*torchrun, script, *TWO, "trainer=fsdp", named_by_time)
-    _, said = run.communicate(timeout=120)
-    assert run.returncode == 0, said
-    (folder,) = tmp_path.iterdir()
+@pytest.fixture(scope="module")
+def torchrun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `text.jsonl`, in `runs` one of two ranks on it, named by the time, and what was `printed`."""
+    home = tmp_path_factory.mktemp("torchrun")
+    lines = [json.dumps({"text": f"story {number} with\ntwo lines, é\n" * 4}) for number in range(40)]
+    (home / "text.jsonl").write_text("\n".join(lines))
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]  # a port of its own
+    ranks = ["trainer=fsdp", "trainer.accelerator=cpu", "trainer.devices=2", "batch.micro=4"]
+    typed = [str(ROOT / "scripts" / "train.py"), *TEXT.split(), *ranks, "hydra.run.dir=runs/${now:%S%f}"]
+    environment = os.environ | {"MINILLM_CACHE": str(home / "cache")}
+    with (home / "printed").open("w") as printed:
+        run = subprocess.run(
+            [sys.executable, *launcher, *typed],
+            cwd=home,
+            env=environment,
+            stdout=printed,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert run.returncode == 0, run.stderr
+    return home
+
+
+def test_under_torchrun_the_run_has_one_folder(torchrun: Path) -> None:
+    (folder,) = (torchrun / "runs").iterdir()
     assert json.loads((folder / "summary.json").read_text())["status"] == "finished"
+
+
+def test_all_ranks_draw_the_sample_of_one_process_and_one_of_them_tells_it(
+    torchrun: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(torchrun)
+    monkeypatch.setenv("MINILLM_CACHE", str(torchrun / "cache"))
+    (config,) = check(read([*TEXT.split(), "trainer=cpu", "batch.micro=8"]))
+    train(config, tmp_path)
+    (told,) = sample_lines(capsys.readouterr().out)
+    assert sample_lines((torchrun / "printed").read_text()) == [told]
+    (together,) = torchrun.glob("runs/*/samples.txt")
+    assert len(together.read_text().split("\n")) == 2  # of the one validation
+    assert together.read_text() == (tmp_path / "samples.txt").read_text()

@@ -78,7 +78,8 @@ def test_sharded_it_resumes_to_the_bit(sharded: Path, tmp_path: Path) -> None:
     assert_same(run(at_step_2(sharded, tmp_path / "run"), FSDP | ON), sharded)
 
 
-@pytest.mark.parametrize("strategy", [pytest.param("ddp", marks=pytest.mark.slow), "fsdp"])
+@pytest.mark.slow  # test_command.py has it under torchrun
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_all_ranks_draw_a_sample_together_and_one_of_them_tells_it(
     strategy: str, text: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

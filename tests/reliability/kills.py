@@ -119,12 +119,13 @@ def main() -> None:
     chance.shuffle(signals)
     steps = STEPS_A_KILL * (len(signals) + 1)
     whole, killed = options.folder / "whole", options.folder / "killed"
-    start(whole, steps, workers=0).join()
+    undisturbed = start(whole, steps, workers=0)  # beside the killed one: their folders are all that is compared
     kills = []
     for turn, number in enumerate(signals):
         moment = ("writing", "stepping", "starting")[turn % 3]
         kills.append(strike(start(killed, steps, options.workers), killed, number, moment, chance))
     start(killed, steps, options.workers).join()
+    undisturbed.join()
     assert outcome(killed) == outcome(whole), "the run has not ended as the uninterrupted one"
     print(json.dumps({"steps": steps, "kills": kills, "equal": True}, indent=2))
 

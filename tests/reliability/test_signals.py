@@ -108,7 +108,6 @@ def test_the_command_line_exits_with_143_and_130_and_goes_on(tmp_path: Path) -> 
         return subprocess.Popen(
             [sys.executable, str(ROOT / "scripts" / "train.py"), *typed],
             cwd=tmp_path,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,

@@ -4,27 +4,30 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from minillm import loggers
 
+Run = Callable[..., tuple[dict[str, Any], Path]]
 SCRIPT = """
 import sys
 from pathlib import Path
 from minillm.train import train
 from tests.training.conftest import make_config
-train(make_config({"logger.name": "wandb", "logger.group": "pair", **eval(sys.argv[2])}), Path(sys.argv[1]))
+train(make_config({"logger.name": "wandb"}), Path(sys.argv[1]))
 """
 
 
-def train(folder: Path, overrides: str = "{}", **environment: str) -> str:
-    """A run in a process of its own, with nobody to answer a prompt. Returns its output."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
-    clean |= {"NETRC": str(folder.parent / "no-netrc"), "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder), overrides],
+def started(folder: Path, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """A run in a process of its own, with a W&B of its own and nobody to answer a prompt; `before` is run first."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}  # WANDB_SERVICE is this process's
+    clean |= {"NETRC": str(folder.parent / "no-netrc")}
+    return subprocess.run(
+        [sys.executable, "-c", before + SCRIPT, str(folder)],
         env=clean | environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -32,6 +35,11 @@ def train(folder: Path, overrides: str = "{}", **environment: str) -> str:
         timeout=120,
         check=False,
     )
+
+
+def train(folder: Path, **environment: str) -> str:
+    """The output of a run that ends well."""
+    result = started(folder, **environment)
     assert result.returncode == 0, result.stderr
     return result.stdout + result.stderr
 
@@ -50,7 +58,9 @@ def history(folder: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.process
-def test_a_default_run_is_quiet_offline_and_goes_on_in_one_wandb_run(tmp_path: Path) -> None:
+def test_a_default_run_is_quiet_offline_and_goes_on_in_one_wandb_run(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "run"
     output = train(folder).splitlines()
     assert len(output) <= 30
@@ -58,17 +68,19 @@ def test_a_default_run_is_quiet_offline_and_goes_on_in_one_wandb_run(tmp_path: P
     assert sum("wandb sync" in line for line in output) == 1
     for chatter in ("Tip", "GPU available", "Warning", "rank_zero", "Seed set"):
         assert not any(chatter in line for line in output), chatter
-    train(folder, '{"trainer.max_steps": 9, "resume": "last"}')
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run({"logger.name": "wandb", "trainer.max_steps": 9, "resume": "last"})
     logged = history(folder)
     assert [row["_step"] for row in logged] == list(range(1, 10))
     assert {"train/loss", "train/lr", "tokens", "perf/tokens_per_sec", "perf/data_wait_ms"} <= set(logged[-1])
     assert len({file.name for file in folder.glob("wandb/offline-run-*/*.wandb")}) == 1  # one id
 
 
-@pytest.mark.process
-def test_wandb_can_be_disabled(tmp_path: Path) -> None:
-    assert "disabled" in train(tmp_path / "run", WANDB_MODE="disabled")
-    assert not list((tmp_path / "run").glob("wandb/*run-*"))
+def test_wandb_can_be_disabled(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    _, folder = run({"logger.name": "wandb"})
+    assert "disabled" in capsys.readouterr().out
+    assert not list(folder.glob("wandb/*run-*"))
 
 
 def test_online_needs_a_key_and_a_server_that_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
