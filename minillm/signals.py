@@ -8,6 +8,13 @@ from typing import Any
 HANDLED = (signal.SIGTERM, signal.SIGINT)
 
 
+def leave_to_owner(worker: int = 0) -> None:
+    """In a data loader's worker: a signal to the whole process group, of a terminal or of `timeout`, is not for it. Its
+    owner finishes the step, for which it needs its workers, and then ends them."""
+    for number in HANDLED:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class Stopped(SystemExit):
     """A signal has ended the run. It ends the process, too, with the status that a shell gives: 143 or 130."""
 
@@ -48,7 +55,7 @@ class Signals:
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self.owner:
-            return  # a data loader's worker, which inherited this: Ctrl-C reaches it too, and its owner ends it
+            return  # a data loader's worker that has not yet left it to its owner
         for handled in HANDLED:
             signal.signal(handled, signal.SIG_DFL)
         if self.received is not None:  # Lightning has put this handler back

@@ -8,6 +8,7 @@ from minillm.config import BatchConfig
 from minillm.data.corpus import Corpus
 from minillm.data.packing import Batch, Blocks
 from minillm.data.sampler import PassSampler, StepSampler
+from minillm.signals import leave_to_owner
 
 
 class BlocksDataModule(LightningDataModule):
@@ -64,6 +65,7 @@ class BlocksDataModule(LightningDataModule):
             batch_size=None,  # the sampler gives lists and the blocks give batches: nothing is left to collate
             num_workers=self.num_workers,
             persistent_workers=self.num_workers > 0,
+            worker_init_fn=leave_to_owner,
             pin_memory=self.pin_memory,
             generator=torch.Generator(),  # its own: otherwise each pass draws from the global one
         )

@@ -102,7 +102,8 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
 
 @pytest.mark.process
 def test_the_command_line_exits_with_143_and_130_and_goes_on(tmp_path: Path) -> None:
-    """Through Hydra and Lightning, which have handlers of their own; SIGINT to the whole group, as a terminal does."""
+    """Through Hydra, Lightning and the data loader's workers, which have handlers of their own; to the whole process
+    group, as a terminal and `timeout` send them."""
 
     def command(*typed: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -124,7 +125,7 @@ def test_the_command_line_exits_with_143_and_130_and_goes_on(tmp_path: Path) -> 
     try:
         while first.poll() is None and step() < 3:
             time.sleep(0.05)
-        first.send_signal(signal.SIGTERM)
+        os.killpg(first.pid, signal.SIGTERM)
         status, said, reached = first.wait(60), first.stderr.read(), step()
         sentence = f"stopped by {{}} after step {{}}: type resume={tmp_path}/run to go on\n"
         assert (status, said) == (143, sentence.format("SIGTERM", reached))
