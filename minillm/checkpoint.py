@@ -11,6 +11,8 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from minillm import distributed
 from minillm.config import Config
+from minillm.distributed import local
+from minillm.errors import UserError
 from minillm.module import LlamaModule
 from minillm.signals import Signals
 from minillm.whole import link, whole_file
@@ -66,6 +68,7 @@ class Checkpoints(Callback):
         """Write this step's checkpoint, which gets these names and last.ckpt, unless it is there."""
         if self.saved_step == trainer.global_step:
             return
+        self.check_weights(trainer)
         path = self.folder / f"step_{trainer.global_step:08d}.ckpt"
         trainer.save_checkpoint(path)  # all ranks take part, the first one writes
         self.saved_step, self.saved_at = trainer.global_step, time.monotonic()
@@ -73,6 +76,18 @@ class Checkpoints(Callback):
             for name in (*names, "last.ckpt"):
                 link(path, self.folder / name)
             self.remove_older(path)
+
+    def check_weights(self, trainer: Trainer) -> None:
+        """Raise UserError if a weight is no longer finite: an update can do that whose loss and gradient were. Before
+        anything is written: what was saved before is still good."""
+        parameters = [local(p.detach()) for p in trainer.lightning_module.parameters()]
+        norms = torch.stack([norm.double() for norm in torch._foreach_norm(parameters)])
+        (lost,) = distributed.highest([not norms.isfinite().all().item()])
+        if lost:
+            raise UserError(
+                f"the weights are no longer finite after step {trainer.global_step}, and were not saved; "
+                f"{last_good(self.folder.parent)}; try a lower optim.lr or more optim.warmup_steps"
+            )
 
     def remove_older(self, path: Path) -> None:
         """Keep `path`, which is whole, and the newest others. By age, not by step: a run that was resumed from an older

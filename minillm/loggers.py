@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from lightning.pytorch.loggers import Logger
 
 from minillm.config import Config, LoggerConfig
+from minillm.errors import UserError
 from minillm.whole import whole_file
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ KEYS = (
 )  # fmt: skip
 
 
+LOG = "metrics.csv"
+
+
 class CSVLog(Logger):
     """`metrics.csv`: one row a logged step, one column a key, an empty cell where a thing was not measured.
 
@@ -38,6 +42,8 @@ class CSVLog(Logger):
     def __init__(self, path: Path, start_step: int) -> None:
         super().__init__()
         rows = whole_rows(path) if start_step else []
+        if start_step and not path.exists():
+            print(f"warning: {path} is gone: only the rows after step {start_step} will be there", file=sys.stderr)
         self.kept = [row for row in rows if int(row["step"]) <= start_step]
         with whole_file(path) as file:
             writer = csv.DictWriter(file, ("step", *KEYS))
@@ -75,11 +81,24 @@ class CSVLog(Logger):
 
 
 def whole_rows(path: Path) -> list[dict[str, str]]:
-    """The rows that `CSVLog` has written to the end: what was cut off in the middle of a line is not one."""
+    """The rows that `CSVLog` has written to the end: what was cut off in the middle of a line is not one.
+
+    Raises UserError, naming the line, for a file that is not as it was written.
+    """
     if not path.exists():
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(line for line in file if line.endswith("\n")))
+    *lines, _ = path.read_bytes().split(b"\n")
+    rows: list[dict[str, str]] = []
+    for number, line in enumerate(lines, 1):
+        cells = next(csv.reader([line.decode(errors="replace")]), [])
+        if number == 1:
+            names, wrong = cells, cells[:1] != ["step"] or not {*cells[1:]} <= {*KEYS}
+        else:
+            rows.append(dict(zip(names, cells, strict=False)))
+            wrong = len(cells) != len(names) or not cells[0].isdecimal()
+        if wrong:
+            raise UserError(f"{path}, line {number}, is no line of a run's log: mend it, or move the file away")
+    return rows
 
 
 class WandbLog(Logger):

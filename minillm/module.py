@@ -14,7 +14,7 @@ from minillm import distributed, hardware
 from minillm.apply import shard
 from minillm.config import Config
 from minillm.model import Llama
-from minillm.optim import build_optimizer, clip_gradients, lr_factor, skip_unless_finite
+from minillm.optim import build_optimizer, clip_gradients, lr_factor, set_hyperparameters, skip_unless_finite
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -50,6 +50,11 @@ class LlamaModule(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return build_optimizer(self.model, self.config.optim, self.config.seed)
+
+    def on_train_start(self) -> None:
+        optimizer = self.optimizers()
+        assert isinstance(optimizer, LightningOptimizer)
+        set_hyperparameters(optimizer.optimizer, self.config.optim)
 
     def loss_sum(self, tokens: Tensor) -> Tensor:
         """tokens (n, T + 1): each but the last predicts the next. The sum of the n T losses."""

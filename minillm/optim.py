@@ -62,6 +62,14 @@ def build_optimizer(model: nn.Module, config: OptimConfig, seed: int) -> torch.o
     return torch.optim.AdamW(groups, lr=config.lr, betas=betas, eps=config.eps, fused=True)
 
 
+def set_hyperparameters(optimizer: torch.optim.Optimizer, config: OptimConfig) -> None:
+    """Those of `config`, in place of those that a checkpoint brought along with the optimizer's state."""
+    for group in optimizer.param_groups:
+        decays = any(p.ndim >= 2 for p in group["params"])
+        group["weight_decay"] = config.weight_decay if decays else 0.0
+        group["betas"], group["eps"] = (config.beta1, config.beta2), config.eps
+
+
 def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -> Tensor:
     """Scale all gradients so that their global L2 norm is at most `max_norm`; None only measures.
 

@@ -70,10 +70,17 @@ def check(saved: Saved, config: Config, corpus: str | None = None) -> None:
     for name, before, now in (
         *in_section("model", saved.config, new, skip=FREE),
         ("data.sequence_length", saved.config["data"]["sequence_length"], new["data"]["sequence_length"]),
+        ("data.train_blocks", saved.config["data"].get("train_blocks"), new["data"]["train_blocks"]),
         ("seed", saved.config["seed"], new["seed"]),  # the data's order comes from it
     ):
         if before != now and (name, now) != ("model.vocab_size", None):
             raise UserError(f"{name}={now}, but the run to resume has {before}: leave it, or start a new run")
+    before, now = saved.config["trainer"]["precision"], new["trainer"]["precision"]
+    if (before == "bf16-true") != (now == "bf16-true"):  # the weights are stored in other dtypes
+        raise UserError(
+            f"trainer.precision={now}, but the run to resume has {before}: bf16-true and the others cannot follow each "
+            "other; leave it, or start a new run"
+        )
     before, now = sequences_a_step(saved.config), sequences_a_step(new)
     if before != now:  # the data's order is cut into steps of that many, however they are shared out
         batch, devices = new["batch"], new["trainer"]["devices"]
@@ -91,6 +98,17 @@ def check(saved: Saved, config: Config, corpus: str | None = None) -> None:
             f"the run has already taken its {saved.step} steps: "
             f"type trainer.max_steps={2 * saved.step} (or any more) to go on"
         )
+
+
+def changes(saved: Saved, config: Config) -> list[str]:
+    """What a resumed run is told of the optimization that goes on otherwise than it began, a line each."""
+    lines = []
+    if (planned := saved.config["trainer"]["max_steps"]) != config.trainer.max_steps:
+        lines.append(f"rate    of learning: its course is now that of {config.trainer.max_steps} steps, not {planned}")
+    for name, before, now in in_section("optim", saved.config, config.model_dump(mode="json")):
+        if before != now:
+            lines.append(f"{name}={now} from here on, {before} before")
+    return lines
 
 
 def sequences_a_step(config: dict[str, Any]) -> int:

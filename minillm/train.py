@@ -1,7 +1,7 @@
 """A training run, from its config to its summary."""
 
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,13 @@ from minillm.init_from import adopted, load_weights
 from minillm.layers import build_layers, layer_names
 from minillm.layers.loss import Loss
 from minillm.loaded import TOKENIZER
-from minillm.loggers import CSVLog, WandbLog, choices
+from minillm.loggers import LOG, CSVLog, WandbLog, choices, whole_rows
 from minillm.model import Llama
 from minillm.module import LlamaModule
 from minillm.ranks import in_group, run_ranks
 from minillm.signals import Signals, Stopped
 from minillm.trainer import build_trainer, quiet_lightning
-from minillm.whole import whole_file
+from minillm.whole import alone_in, whole_file
 
 
 def train(config: Config, folder: Path) -> dict[str, Any]:
@@ -55,6 +55,7 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
     config = resume.from_anywhere(config)
     if saved is not None:
         resume.check(saved, config)
+        whole_rows(folder / LOG)  # a log that cannot be gone on with is refused before anything is written
     elif resume.checkpoints(folder):
         raise UserError(
             f"{folder} already holds a run: type resume={folder} to go on with it, or choose another folder"
@@ -65,18 +66,24 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
         "attention_backend": hardware.attention_backend(config),
         "env": hardware.environment(hardware.accelerator(config)),
     }
+    begun = False  # from here on the folder's summary is this run's: not before a resumed one has passed all checks
     try:
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        with Signals() as signals:
+        with alone_in(folder) if distributed.rank() == 0 else nullcontext(), Signals() as signals:
+            begun = saved is None
             if config.trainer.strategy == "single":
                 run(config, folder, known, saved, signals)
             elif distributed.launched():
                 in_group(run, config, folder, known, saved, signals)
             else:
-                prepare_corpus(config)  # once, and no rank has to wait for another's
+                corpus = prepare_corpus(config)  # once, and no rank has to wait for another's
+                if saved is not None:
+                    resume.check(saved, config, corpus.info["hash"])
+                known["status"] = "running"
                 run_ranks(run, config, folder, known, saved)
     except Stopped as stop:
-        summary.write(folder, known | {"status": "stopped"})
+        if begun or "status" in known:
+            summary.write(folder, known | {"status": "stopped"})
         again = f"type resume={folder} to go on" if resume.checkpoints(folder) else "there is no checkpoint yet"
         if distributed.rank() == 0:
             step = f" after step {known['steps']}" if "steps" in known else ""
@@ -84,8 +91,9 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
         raise
     except BaseException as error:
         told = explained(error, config, last_good(folder)) or error
-        with suppress(OSError):  # a full disk is told by `error`
-            summary.write(folder, known | {"status": "failed", "error": str(told) or type(told).__name__})
+        if begun or "status" in known:
+            with suppress(OSError):  # a full disk is told by `error`
+                summary.write(folder, known | {"status": "failed", "error": str(told) or type(told).__name__})
         if told is error:
             raise
         raise told from error
@@ -113,8 +121,8 @@ def run(config: Config, folder: Path, known: dict[str, Any], saved: resume.Saved
         if corpus.tokenizer is not None:
             with whole_file(folder / TOKENIZER) as file:
                 file.write(corpus.tokenizer.to_str())
-    known["starts"] = [*starts, {"step": start_step, "layers_ran": known["layers_ran"]}]
-    summary.write(folder, known | {"status": "running"})
+    known |= {"status": "running", "starts": [*starts, {"step": start_step, "layers_ran": known["layers_ran"]}]}
+    summary.write(folder, known)
     config = with_vocabulary(config, corpus.vocab_size)
 
     gpu = hardware.accelerator(config) == "gpu"
@@ -126,8 +134,8 @@ def run(config: Config, folder: Path, known: dict[str, Any], saved: resume.Saved
         load_weights(module.model, config)
     parameters = sum(p.numel() for p in module.model.parameters())
     print(header(config, known, corpus, parameters, needed), flush=True)
-    if saved is not None and (planned := saved.config["trainer"]["max_steps"]) != config.trainer.max_steps:
-        print(f"rate    of learning: its course is now that of {config.trainer.max_steps} steps, not {planned}")
+    for change in resume.changes(saved, config) if saved is not None else ():
+        print(change, flush=True)
 
     clock: StepClock = StepClock(DeviceTimer() if gpu else HostTimer())
     throughput = Throughput(
@@ -224,7 +232,7 @@ def build_model(config: Config) -> tuple[Llama, Loss]:
 
 def build_loggers(config: Config, folder: Path, known: dict[str, Any], start_step: int) -> list[Any]:
     """The CSV file, and W&B where it is wanted; prints where the W&B run is."""
-    csv = CSVLog(folder / "metrics.csv", start_step)
+    csv = CSVLog(folder / LOG, start_step)
     if config.logger.name == "none":
         return [csv]
     run_config = config.model_dump(mode="json") | {

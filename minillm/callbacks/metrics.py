@@ -100,7 +100,11 @@ class Metrics(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, LlamaModule)
-        self.emit(trainer, pl_module.validation_row(), trainer.global_step)
+        row = pl_module.validation_row()
+        self.emit(trainer, row, trainer.global_step)
+        loss = row["val/loss"]
+        if loss is not None and not math.isfinite(loss):
+            raise UserError(f"the validation loss after step {trainer.global_step} is {loss}; {self.last_checkpoint()}")
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self.poll(trainer, wait=True)  # nothing is saved of steps that were not looked at

@@ -1,0 +1,157 @@
+"""State that has gone wrong is not saved, not gone on with, and not written over."""
+
+import json
+import math
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minillm.config import DataConfig
+from minillm.errors import UserError
+from minillm.module import LlamaModule
+from minillm.whole import alone_in
+from tests.reliability.conftest import Run, rows, state
+
+
+def test_weights_that_are_no_longer_finite_are_not_saved_and_nothing_older_is_dropped(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run({"trainer.max_steps": 2, "checkpoint.every_steps": 1, "checkpoint.keep": 1})
+    update = LlamaModule.update
+
+    def overflows(self: LlamaModule, optimizer: Any) -> torch.Tensor:
+        norm = update(self, optimizer)
+        with torch.no_grad():
+            self.model.embedding.weight[3, 5] = math.inf
+        return norm
+
+    monkeypatch.setattr(LlamaModule, "update", overflows)
+    again = {"resume": "last", "trainer.max_steps": 4, "checkpoint.every_steps": 1, "checkpoint.keep": 1}
+    with pytest.raises(UserError, match=r"finite after step 3, and were not saved; the last good .*last.ckpt"):
+        run(again)
+    assert state(tmp_path / "run")["global_step"] == 2
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
+
+
+def test_a_validation_loss_that_is_no_number_fails(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = LlamaModule.validation_row
+    monkeypatch.setattr(LlamaModule, "validation_row", lambda self: row(self) | {"val/loss": math.nan})
+    with pytest.raises(UserError, match=r"loss after step 4 is nan; the last good checkpoint is .*last.ckpt"):
+        run()
+    assert state(tmp_path / "run")["global_step"] == 3
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("weight_decay", 5.0), ("beta1", 0.5), ("beta2", 0.5), ("eps", 1.0), ("lr", 1.0)]
+)
+def test_what_is_typed_of_the_optimizer_at_a_resume_holds_and_is_said(
+    run: Run, capsys: pytest.CaptureFixture[str], field: str, value: float
+) -> None:
+    weights = []
+    for typed in ({}, {f"optim.{field}": value}):
+        name = f"run{len(typed)}"
+        run({"trainer.max_steps": 2}, name)
+        capsys.readouterr()
+        run({"trainer.max_steps": 4, "resume": "last"} | typed, name)
+        assert (f"optim.{field}={value} from here on" in capsys.readouterr().out) == bool(typed)
+    folders = [run({"trainer.max_steps": 5, "resume": "last"} | t, n)[1] for n, t in (("run0", {}), ("run1", typed))]
+    weights = [state(folder)["state_dict"]["model.blocks.0.mlp.down.weight"] for folder in folders]
+    assert not torch.equal(*weights)
+
+
+# Every field of the data's section: what another value at a resume leads to.
+DATA = {
+    "refused by name": {"sequence_length", "train_blocks"},
+    "other content, refused by its hash": {
+        "name", "val_fraction", "files", "dataset", "subset", "split", "text_column", "synthetic_tokens"
+    },
+    "free": {"num_workers"},
+}  # fmt: skip
+
+
+def test_no_field_of_the_data_is_forgotten() -> None:
+    assert set().union(*DATA.values()) == set(DataConfig.model_fields)
+
+
+def test_fewer_training_blocks_are_refused_by_name(run: Run) -> None:
+    run({"trainer.max_steps": 2})
+    with pytest.raises(UserError, match=r"data\.train_blocks=3, but the run to resume has None"):
+        run({"trainer.max_steps": 4, "resume": "last", "data.train_blocks": 3})
+
+
+@pytest.mark.parametrize("before", ["32-true", "bf16-true"])
+def test_weights_of_another_dtype_are_refused_by_name(run: Run, before: str) -> None:
+    run({"trainer.max_steps": 2, "trainer.precision": before})
+    now = "bf16-mixed" if before == "bf16-true" else "bf16-true"
+    with pytest.raises(UserError, match=f"trainer.precision={now}, but the run to resume has {before}"):
+        run({"trainer.max_steps": 4, "resume": "last", "trainer.precision": now})
+
+
+REFUSED = {
+    "other data": {"data.synthetic_tokens": 4001},
+    "another seed": {"seed": 1},
+    "no steps left": {"trainer.max_steps": 1},
+}
+
+
+@pytest.mark.parametrize("change", REFUSED.values(), ids=REFUSED)
+def test_a_resume_that_is_refused_writes_nothing(run: Run, tmp_path: Path, change: dict[str, Any]) -> None:
+    run({"trainer.max_steps": 2})
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    with pytest.raises(UserError):
+        run({"trainer.max_steps": 4, "resume": "last"} | change)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def hold(folder: Path, held: Any, release: Any) -> None:
+    with alone_in(folder):
+        held.set()
+        release.wait(60)
+
+
+def test_two_processes_do_not_train_in_one_folder(run: Run, tmp_path: Path) -> None:
+    run({"trainer.max_steps": 2})
+    before = (tmp_path / "run" / "summary.json").read_bytes()
+    context = multiprocessing.get_context("fork")
+    held, release = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path / "run", held, release))
+    other.start()
+    assert held.wait(60)
+    with pytest.raises(UserError, match=f"process {other.pid} is training in .*run: wait for its end, or stop it"):
+        run({"trainer.max_steps": 4, "resume": "last"})
+    assert (tmp_path / "run" / "summary.json").read_bytes() == before
+    os.kill(other.pid or 0, 9)
+    other.join()
+    assert run({"trainer.max_steps": 4, "resume": "last"})[0]["status"] == "finished"  # the lock died with it
+
+
+def test_a_log_that_is_gone_is_missed(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run({"trainer.max_steps": 2})
+    (tmp_path / "run" / "metrics.csv").unlink()
+    run({"trainer.max_steps": 4, "resume": "last"})
+    assert "metrics.csv is gone: only the rows after step 2 will be there" in capsys.readouterr().err
+    assert [row["step"] for row in rows(tmp_path / "run")] == ["3", "4"]
+
+
+GARBLED = {
+    "no UTF-8": (lambda lines: [lines[0], b"\xff\xfe\r\n", *lines[2:]], 2),
+    "another header": (lambda lines: [b"step,loss\r\n", *lines[1:]], 1),
+    "no header": (lambda lines: lines[1:], 1),
+    "a cell too few": (lambda lines: [*lines[:2], b"2,1.0\r\n"], 3),
+    "a step that is no number": (lambda lines: [*lines[:2], b"x" + lines[2]], 3),
+}
+
+
+@pytest.mark.parametrize(("garble", "line"), GARBLED.values(), ids=GARBLED)
+def test_a_garbled_log_is_named_and_left_as_it_is(run: Run, tmp_path: Path, garble: Any, line: int) -> None:
+    run({"trainer.max_steps": 2})
+    log = tmp_path / "run" / "metrics.csv"
+    log.write_bytes(garbled := b"".join(garble(log.read_bytes().splitlines(keepends=True))))
+    with pytest.raises(UserError, match=f"metrics.csv, line {line}, is no line of a run's log"):
+        run({"trainer.max_steps": 4, "resume": "last"})
+    assert log.read_bytes() == garbled
