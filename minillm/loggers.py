@@ -30,6 +30,7 @@ KEYS = (
 
 
 LOG = "metrics.csv"
+Mode = Literal["online", "offline", "disabled"]
 
 
 class CSVLog(Logger):
@@ -167,19 +168,32 @@ class WandbLog(Logger):
 def start_wandb(folder: Path, logger: LoggerConfig, **about: Any) -> "Run":
     """A W&B run with its files in the folder, that says nothing, asks nothing and hangs at nothing.
 
-    `about` goes to wandb.init. WANDB_PROJECT, WANDB_ENTITY and WANDB_RUN_GROUP win over the config.
+    `about` goes to wandb.init. WANDB_PROJECT, WANDB_ENTITY and WANDB_RUN_GROUP win over the config. Where the server
+    does not take it (a key that it refuses, an answer that is none), it is written offline, with a warning.
     """
     import wandb  # half a second, only where it is wanted
 
-    return wandb.init(
-        mode=mode(),
-        dir=folder,
-        project=os.environ.get("WANDB_PROJECT") or logger.project,
-        entity=os.environ.get("WANDB_ENTITY") or logger.entity,
-        group=os.environ.get("WANDB_RUN_GROUP") or logger.group,
-        settings=wandb.Settings(silent=True, console="off", init_timeout=30, disable_git=True, disable_code=True),
-        **about,
-    )
+    def init(mode: Mode) -> "Run":
+        return wandb.init(
+            mode=mode,
+            dir=folder,
+            project=os.environ.get("WANDB_PROJECT") or logger.project,
+            entity=os.environ.get("WANDB_ENTITY") or logger.entity,
+            group=os.environ.get("WANDB_RUN_GROUP") or logger.group,
+            settings=wandb.Settings(silent=True, console="off", init_timeout=30, disable_git=True, disable_code=True),
+            **about,
+        )
+
+    chosen = mode()
+    try:
+        return init(chosen)
+    except Exception as error:  # of many kinds
+        if chosen != "online":
+            raise
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        print(f"warning: W&B does not take this run ({reason}): it is written offline", file=sys.stderr)
+        wandb.teardown()  # its service holds on to the run's id
+        return init("offline")
 
 
 def choices(config: Config, layers_ran: Mapping[str, str], precision: str) -> list[str]:
@@ -200,18 +214,24 @@ def last_offline_step(folder: Path, run_id: str) -> int:
     return 0
 
 
-def mode() -> Literal["online", "offline", "disabled"]:
+def mode() -> Mode:
     """The mode that neither prompts nor hangs. WANDB_MODE is honoured, but for an "online" that could not be.
 
-    Without a key, or where the server does not answer within two seconds, online is offline.
+    Without a key, or where the server does not answer within two seconds, online is offline. Raises UserError for a
+    server's address that is none.
     """
     chosen = os.environ.get("WANDB_MODE", "online")
     if chosen == "disabled":
         return "disabled"
     if chosen in ("offline", "dryrun"):
         return "offline"
-    server = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai"))
-    return "online" if has_key(server.hostname or "") and answers(server.hostname, server.port or 443) else "offline"
+    url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
+    try:
+        server = urlsplit(url)
+        port = server.port or (80 if server.scheme == "http" else 443)
+    except ValueError as error:
+        raise UserError(f"WANDB_BASE_URL={url} is no address ({error}): unset it, or type logger=none") from error
+    return "online" if has_key(server.hostname or "") and answers(server.hostname, port) else "offline"
 
 
 def has_key(host: str) -> bool:

@@ -1,8 +1,11 @@
 """A folder of derived files, named by a hash of everything that determines them: it is whole, or it is not there."""
 
+import errno
 import hashlib
 import json
 import os
+import shutil
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +15,8 @@ from typing import Any
 from minillm.errors import UserError
 
 MANIFEST = "manifest.json"
+BUILDING = f".building-{socket.gethostname()}-"
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def cached(key: dict[str, Any], build: Callable[[Path], None]) -> Path:
@@ -23,6 +28,8 @@ def cached(key: dict[str, Any], build: Callable[[Path], None]) -> Path:
 
     Args:
         key: plain values, hashed as JSON; must name everything that the files depend on.
+
+    Raises UserError where the cache cannot be written, or has no room.
     """
     root = Path(os.environ.get("MINILLM_CACHE") or "~/.cache/minillm").expanduser().absolute()
     folder = root / hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
@@ -30,7 +37,8 @@ def cached(key: dict[str, Any], build: Callable[[Path], None]) -> Path:
         return folder
     try:
         root.mkdir(parents=True, exist_ok=True)
-        workplace = TemporaryDirectory(prefix=".building-", dir=root, ignore_cleanup_errors=True)
+        remove_left_over(root)
+        workplace = TemporaryDirectory(prefix=f"{BUILDING}{os.getpid()}-", dir=root, ignore_cleanup_errors=True)
     except OSError as error:
         raise UserError(
             f"cannot write the cache folder {root} ({error.strerror}); "
@@ -38,12 +46,31 @@ def cached(key: dict[str, Any], build: Callable[[Path], None]) -> Path:
         ) from error
     with workplace as name:
         fresh = Path(name) / "fresh"
-        fresh.mkdir()
-        build(fresh)
-        sizes = {path.name: path.stat().st_size for path in fresh.iterdir()}
-        (fresh / MANIFEST).write_text(json.dumps({"key": key, "sizes": sizes}, indent=2))
-        _publish(fresh, folder, aside=Path(name) / "damaged")
+        try:
+            fresh.mkdir()
+            build(fresh)
+            sizes = {path.name: path.stat().st_size for path in fresh.iterdir()}
+            (fresh / MANIFEST).write_text(json.dumps({"key": key, "sizes": sizes}, indent=2))
+            _publish(fresh, folder, aside=Path(name) / "damaged")
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            raise UserError(
+                f"the cache folder {root} has no room for the corpus ({os.strerror(error.errno)}): make room, or set "
+                "the environment variable MINILLM_CACHE to a folder on another disk"
+            ) from error
     return folder
+
+
+def remove_left_over(root: Path) -> None:
+    """What a process of this machine was building when it was killed."""
+    for place in root.glob(f"{BUILDING}*"):
+        try:
+            os.kill(int(place.name.removeprefix(BUILDING).partition("-")[0]), 0)
+        except ProcessLookupError:
+            shutil.rmtree(place, ignore_errors=True)
+        except (OSError, ValueError):  # somebody else's process, or not a name of ours
+            continue
 
 
 def _is_whole(folder: Path) -> bool:

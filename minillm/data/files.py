@@ -139,10 +139,16 @@ def _read_parquet(file: Path, column: str, repairs: Repairs) -> Iterator[str]:
     if schema.field(column).type not in (pa.string(), pa.large_string()):
         raise UserError(f"{file}: column {column!r} is {schema.field(column).type}, not text; set data.text_column")
     number = 0
-    for batch in parquet.iter_batches(batch_size=1000, columns=[column]):
-        for raw in batch.column(0).cast(pa.large_binary()).to_pylist():
-            yield repairs.decode(raw or b"", f"{file} row {number}")
-            number += 1
+    try:
+        for batch in parquet.iter_batches(batch_size=1000, columns=[column]):
+            for raw in batch.column(0).cast(pa.large_binary()).to_pylist():
+                yield repairs.decode(raw or b"", f"{file} row {number}")
+                number += 1
+    except (pa.ArrowException, OSError) as error:  # its end, which was read first, is whole
+        reason = str(error).partition("\n")[0]
+        raise UserError(
+            f"{file} is damaged after row {number} ({reason}); rewrite it, or leave it out of data.files"
+        ) from error
 
 
 def _require(column: str, columns: list[str], where: str) -> None:

@@ -50,6 +50,6 @@ def _load_files(files: list[Path], column: str, scratch: Path, repairs: Repairs)
     try:
         return datasets.Dataset.from_generator(rows, features=features, cache_dir=str(scratch))
     except datasets.exceptions.DatasetGenerationError as error:
-        if isinstance(error.__cause__, UserError):
+        if isinstance(error.__cause__, UserError | OSError):  # a full disk is the latter
             raise error.__cause__ from None
         raise

@@ -1,5 +1,7 @@
 """Each mistake gives one sentence that names the thing at fault, and nothing is left in the cache."""
 
+import json
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -80,6 +82,29 @@ def test_a_parquet_file_without_the_column_lists_its_columns(make_config: MakeCo
     }.items():
         with pytest.raises(UserError, match=message):
             prepare_corpus(make_config([str(tmp_path / "a.parquet")], text_column=column))
+
+
+def test_a_parquet_file_that_is_damaged_inside_is_named(make_config: MakeConfig, tmp_path: Path, cache: Path) -> None:
+    file = tmp_path / "a.parquet"
+    pa.parquet.write_table(pa.table({"text": [story(i) for i in range(2000)]}), file, compression="zstd")
+    content = bytearray(file.read_bytes())
+    content[2000:2400] = bytes(400)
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"a.parquet is damaged after row \d+ \(.*\); rewrite it"):
+        prepare_corpus(make_config([str(file)]))
+    assert not list(cache.glob(".*"))
+
+
+def test_a_full_disk_is_told_and_nothing_is_left(make_config: MakeConfig, tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": story(i)}) + "\n" for i in range(200)))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))  # of each file: as good as a disk that is full
+    try:
+        with pytest.raises(UserError, match=r"has no room for the corpus \(File too large\): make room, or set"):
+            prepare_corpus(make_config([str(tmp_path / "a.jsonl")]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(cache.glob(".*"))
 
 
 @pytest.mark.parametrize("content", [None, b"{}", b"\xff\xfe"])

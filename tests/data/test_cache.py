@@ -1,4 +1,5 @@
 import json
+import os
 import threading
 from collections.abc import Callable
 from multiprocessing import get_context
@@ -10,7 +11,7 @@ import pytest
 import minillm.data.corpus
 from minillm.config import Config
 from minillm.data import Corpus, prepare_corpus
-from minillm.data.cache import cached
+from minillm.data.cache import BUILDING, cached
 from minillm.data.tokenizer import train_tokenizer
 from minillm.errors import UserError
 from tests.data.conftest import story
@@ -144,6 +145,18 @@ def test_two_processes_that_build_one_corpus_at_once_both_get_the_whole_of_it(
     assert first == second == facts(prepare_corpus(config))
     assert not builds  # what they left is whole
     assert [path.name for path in cache.iterdir()] == [first[0]["hash"]]
+
+
+def test_what_a_killed_process_was_building_is_removed_by_the_next(cache: Path) -> None:
+    cached({"first": 1}, lambda folder: None)  # makes the cache
+    ended = get_context("fork").Process(target=int)
+    ended.start()
+    ended.join()
+    left, in_use = cache / f"{BUILDING}{ended.pid}-x", cache / f"{BUILDING}{os.getpid()}-x"
+    for place in (left, in_use):
+        place.mkdir()
+    cached({"second": 2}, lambda folder: None)
+    assert not left.exists() and in_use.exists()
 
 
 def test_a_failed_build_leaves_nothing(cache: Path) -> None:

@@ -2,15 +2,19 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minillm import loggers
+from minillm.errors import UserError
 
 Run = Callable[..., tuple[dict[str, Any], Path]]
 SCRIPT = """
@@ -106,3 +110,35 @@ def test_a_server_that_does_not_answer_means_offline(monkeypatch: pytest.MonkeyP
 def test_wandb_mode_is_honoured(monkeypatch: pytest.MonkeyPatch, chosen: str, mode: str) -> None:
     monkeypatch.setenv("WANDB_MODE", chosen)
     assert loggers.mode() == mode
+
+
+class Refusal(BaseHTTPRequestHandler):
+    """Of a server that takes no key."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_error(401)
+
+    def do_GET(self) -> None:
+        self.do_POST()
+
+    def log_message(self, *message: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.process
+def test_a_server_that_refuses_the_key_makes_the_run_an_offline_one(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusal) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        said = train(tmp_path / "run", WANDB_API_KEY="0" * 40, WANDB_BASE_URL=f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert re.search(r"warning: W&B does not take this run \(.*401.*\): it is written offline", said)
+    assert "W&B is offline; to upload: wandb sync" in said
+    assert [item["_step"] for item in history(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_an_address_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_BASE_URL", "http://host:port")
+    with pytest.raises(UserError, match=r"WANDB_BASE_URL=http://host:port is no address .*unset it"):
+        loggers.mode()
