@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -21,11 +21,39 @@ from minillm.config import Config
 from minillm.errors import UserError
 from minillm.problems import validate
 
+T = TypeVar("T")
 UNDER_TORCHRUN = "TORCHELASTIC_RUN_ID" in os.environ
+
+
+class Unheard:
+    """A text stream that goes on into nothing when its reader has gone (`| head -1`): the run matters more.
+
+    All else is the stream's own.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        return self.unheard(lambda: self.stream.write(text))
+
+    def flush(self) -> None:
+        self.unheard(self.stream.flush)
+
+    def unheard(self, act: Callable[[], T]) -> T:
+        try:
+            return act()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+            return act()
 
 
 def main() -> None:
     """Run the command line in sys.argv."""
+    sys.stdout, sys.stderr = Unheard(sys.stdout), Unheard(sys.stderr)
     sys.path.append(os.getcwd())  # norm.name=my_module:MyNorm, from where the command was typed
     try:
         if UNDER_TORCHRUN and os.environ["RANK"] != "0":

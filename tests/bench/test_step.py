@@ -126,11 +126,11 @@ def test_a_run_goes_on_past_a_variant_that_fails(
         return build(name, config, device)
 
     monkeypatch.setattr(runner, "build", build_or_fail)
-    assert main(["op=step", "model=tiny", "impl=eager,plain,norm", "rounds=2", f"out={tmp_path}"]) == 0
+    assert main(["op=step", "model=tiny", "impl=eager,plain,loss", "rounds=2", f"out={tmp_path}"]) == 0
     variants = {v["name"]: v for v in json.loads((tmp_path / "bench.json").read_text())["variants"]}
     assert variants["eager"]["trouble"] == "MemoryError: no room"
-    assert [len(variants[name]["ms"]) for name in ("eager", "plain", "norm")] == [0, 2, 2]
-    assert variants["norm"]["parts"]["norm"] > 0
+    assert [len(variants[name]["ms"]) for name in ("eager", "plain", "loss")] == [0, 2, 2]
+    assert variants["loss"]["parts"]["loss"] > 0
     printed = capsys.readouterr().out
     assert (tmp_path / "bench.md").read_text() in printed
     assert "they say nothing" in printed

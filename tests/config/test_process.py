@@ -1,5 +1,6 @@
 """The real command line, from another folder."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -74,3 +75,15 @@ def test_a_finished_run_is_left_alone_by_a_new_one_and_goes_on_with_another_norm
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == str(folder)
     assert OmegaConf.load(folder / "config.yaml").norm.name == "torch"
+
+
+def test_a_reader_that_has_gone_does_not_end_the_run(tmp_path: Path) -> None:
+    """`train.py ... | head -1`"""
+    script = str(ROOT / "scripts" / "train.py")
+    command = [sys.executable, script, *SMALL.split(), "trainer.max_steps=30", "hydra.run.dir=run"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stdout and run.stderr and run.stdout.readline()
+        run.stdout.close()
+        said = run.stderr.read()
+    assert (run.returncode, "Traceback" in said) == (0, False), said
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "finished"
