@@ -75,11 +75,12 @@ class LlamaModule(LightningModule):
                 part = self.loss_sum(micro) / targets
                 self.manual_backward(part)
             loss += part.detach()
+        own_loss = loss.clone() if self.trainer.world_size > 1 else loss
         distributed.add_up(loss).div_(self.trainer.world_size)
         grad_norm = self.update(optimizer)
 
         self.tokens += targets * self.trainer.world_size
-        return {"loss": loss, "grad_norm": grad_norm, "lr": lr}
+        return {"loss": loss, "grad_norm": grad_norm, "own_loss": own_loss, "lr": lr}
 
     def averaging(self, *, last: bool) -> AbstractContextManager[None]:
         """Around a micro-batch: ranks average their gradients once a step, in the last one's backward."""

@@ -16,7 +16,7 @@ from torch.multiprocessing.spawn import ProcessContext, ProcessExitedException, 
 from minillm import distributed, hardware
 from minillm.checkpoint import last_good
 from minillm.config import Config
-from minillm.errors import UserError
+from minillm.errors import OtherRankError, UserError
 from minillm.failures import explained
 from minillm.signals import Signals, Stopped
 
@@ -63,9 +63,9 @@ def run_ranks(run: Run, config: Config, folder: Path, known: dict[str, Any], *ar
             f"rank {lost.error_index} of {config.trainer.devices} was lost ({lost.signal_name}), and the others were "
             f"ended; {last_good(folder)}"
         ) from lost
-    for report in told:
-        if report.ending is not None:
-            raise report.ending
+    endings = [report.ending for report in told if report.ending is not None]
+    if endings:
+        raise min(endings, key=lambda ending: isinstance(ending, OtherRankError))
     if lost is not None:
         raise lost
 

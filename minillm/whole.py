@@ -30,7 +30,7 @@ def alone_in(folder: Path) -> Iterator[None]:
         except OSError as error:
             file.seek(0)
             raise UserError(
-                f"process {file.read().strip()} is training in {folder}: wait for its end, or stop it"
+                f"process {file.read().strip()} is training in {folder}: wait for its end, or type hydra.run.dir=DIR"
             ) from error
         file.truncate(0)
         file.write(f"{os.getpid()}\n")

@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from minillm.callbacks.throughput import Throughput
-from minillm.errors import UserError
+from minillm.errors import OtherRankError, UserError
 from minillm.module import LlamaModule
 
 # Lower loss scales that a GradScaler may still try: 2^16 / 2^24 is far below what any healthy run needs.
@@ -24,7 +24,7 @@ class Readout:
     """A step's loss and gradient norm on their way from the device to the host."""
 
     step: int
-    values: Tensor  # (2,) fp32: loss, gradient norm
+    values: Tensor  # (3,) fp32: loss, gradient norm, this rank's part of the loss
     index: Tensor  # (n,) the step's sample ids
     arrived: torch.cuda.Event | None
     row: dict[str, Any] | None  # what else is logged of this step; None: nothing is logged
@@ -64,7 +64,7 @@ class Metrics(Callback):
         step = trainer.global_step
         logged = step % self.every == 0 or step == trainer.max_steps
         row = {"train/lr": outputs["lr"], "tokens": pl_module.tokens, **self.throughput.row()} if logged else None
-        values = torch.stack((outputs["loss"], outputs["grad_norm"]))
+        values = torch.stack((outputs["loss"], outputs["grad_norm"], outputs["own_loss"]))
         self.pending.append(read_out(step, values, batch["index"], row))
         self.poll(trainer, wait=step == trainer.max_steps)
 
@@ -74,14 +74,14 @@ class Metrics(Callback):
             readout = self.pending.popleft()
             if readout.arrived is not None:
                 readout.arrived.synchronize()
-            loss, grad_norm = readout.values.tolist()
-            self.check(trainer, readout, loss, grad_norm)
+            loss, grad_norm, own_loss = readout.values.tolist()
+            self.check(trainer, readout, loss, grad_norm, own_loss)
             self.latest["train/loss"] = loss
             if readout.row is not None:
                 self.emit(trainer, {"train/loss": loss, "train/grad_norm": grad_norm, **readout.row}, readout.step)
 
-    def check(self, trainer: Trainer, readout: Readout, loss: float, grad_norm: float) -> None:
-        """Raise UserError if the step's numbers are not finite.
+    def check(self, trainer: Trainer, readout: Readout, loss: float, grad_norm: float, own_loss: float) -> None:
+        """Raise UserError if the step's numbers are not finite; OtherRankError if it was not this rank's part.
 
         fp16 gradients may overflow: the scaler skips the step and lowers the scale. That fails only if it never ends.
         """
@@ -89,9 +89,11 @@ class Metrics(Callback):
         patience = SCALER_PATIENCE if getattr(trainer.precision_plugin, "scaler", None) else 0
         if math.isfinite(loss) and self.skipped_in_a_row <= patience:
             return
-        raise UserError(
-            f"the training went wrong at step {readout.step}: loss {loss}, gradient norm {grad_norm} (samples "
-            f"{readout.index.tolist()}); the weights were not updated with it; {self.last_checkpoint()}; "
+        elsewhere = math.isfinite(own_loss) and not math.isfinite(loss)
+        samples = "another rank's samples" if elsewhere else f"samples {readout.index.tolist()}"
+        raise (OtherRankError if elsewhere else UserError)(
+            f"the training went wrong at step {readout.step}: loss {loss}, gradient norm {grad_norm} ({samples}); the "
+            f"weights were not updated with it; {self.last_checkpoint()}; "
             "try a lower optim.lr, more optim.warmup_steps or optim.clip_norm=1.0"
         )
 

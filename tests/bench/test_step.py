@@ -130,7 +130,7 @@ def test_a_run_goes_on_past_a_variant_that_fails(
     variants = {v["name"]: v for v in json.loads((tmp_path / "bench.json").read_text())["variants"]}
     assert variants["eager"]["trouble"] == "MemoryError: no room"
     assert [len(variants[name]["ms"]) for name in ("eager", "plain", "loss")] == [0, 2, 2]
-    assert variants["loss"]["parts"]["loss"] > 0
+    assert variants["loss"]["parts"]["head and loss"] > 0
     printed = capsys.readouterr().out
     assert (tmp_path / "bench.md").read_text() in printed
     assert "they say nothing" in printed

@@ -122,7 +122,7 @@ def test_two_processes_do_not_train_in_one_folder(run: Run, tmp_path: Path) -> N
     other = context.Process(target=hold, args=(tmp_path / "run", held, release))
     other.start()
     assert held.wait(60)
-    with pytest.raises(UserError, match=f"process {other.pid} is training in .*run: wait for its end, or stop it"):
+    with pytest.raises(UserError, match=f"process {other.pid} is training in .*run: wait for its end, or type"):
         run({"trainer.max_steps": 4, "resume": "last"})
     assert (tmp_path / "run" / "summary.json").read_bytes() == before
     os.kill(other.pid or 0, 9)
