@@ -7,6 +7,7 @@ exists, with this type, is `Config`'s to say, of all of them together.
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -168,6 +169,10 @@ def resumed(command: Command, which: str, word: str = "resume") -> Command:
     if command.multirun:
         raise UserError(f"{word}={which} goes on with one run: leave -m out")
     folder = run_folder(word, which)
+    with suppress(YAMLError):  # told later, with what else is wrong
+        foreign = set(map(str, OmegaConf.load(folder / "config.yaml"))) - set(Config.model_fields)
+        if foreign:  # Hydra would do what they say, and could be told to run any code
+            raise UserError(f"{folder}/config.yaml has {', '.join(sorted(foreign))}, which no run writes: remove it")
     values = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null"]
     for text in spelled_out(command.overrides):
         override = parsed(text)

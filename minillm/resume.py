@@ -3,6 +3,7 @@
 import pickle
 import sys
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,13 @@ from minillm.errors import UserError
 
 # Of the model's section: what does not determine the weights' shapes.
 FREE = {"name", "residual_dtype", "init_std", "activation_checkpointing"}
+
+
+# What reading a file raises that is no checkpoint, or no longer: of the disk, the archive, the pickle, its content.
+DAMAGE = (
+    *(OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, pickle.UnpicklingError),
+    *(ValueError, KeyError, TypeError, IndexError),
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +37,7 @@ class Saved:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoint files of the run in `folder`: last.ckpt, then from the newest to the oldest."""
-    files = (folder / "checkpoints").glob("*.ckpt")
+    files = [file for file in (folder / "checkpoints").glob("*.ckpt") if file.exists()]  # no links to nowhere
     return sorted(files, key=lambda file: (file.name == "last.ckpt", file.stat().st_mtime_ns), reverse=True)
 
 
@@ -41,7 +49,7 @@ def newest(folder: Path) -> Saved:
             continue
         try:
             return read(path)
-        except (OSError, ValueError, KeyError, RuntimeError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+        except DAMAGE as error:
             reason = str(error).partition("\n")[0]
             print(f"warning: {path} is damaged ({reason}): going on from the one before", file=sys.stderr)
             passed_over.add(inode)
@@ -58,6 +66,8 @@ def read(path: Path) -> Saved:
         if broken := parts.testzip():
             raise zipfile.BadZipFile(f"{broken} has another checksum than it was written with")
     content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)  # no tensor of it is read
+    if not isinstance(content, dict):
+        raise ValueError(f"it holds a {type(content).__name__}, no run's state")
     return Saved(path, content["global_step"], content["config"], content["corpus"], content["starts"])
 
 

@@ -52,6 +52,14 @@ def test_layers_stands_for_all_four_there_too(tmp_path: Path) -> None:
     assert config.norm.fuse_residual is True
 
 
+def test_a_configuration_that_names_code_is_refused(tmp_path: Path) -> None:
+    run = stored_run(tmp_path)
+    with (run / "config.yaml").open("a") as file:
+        file.write("hydra: {callbacks: {x: {_target_: os.mkdir, path: ran}}}\n")
+    with pytest.raises(UserError, match=r"config.yaml has hydra, which no run writes: remove it"):
+        resumed(f"resume={run}")
+
+
 def test_mistakes_are_found_there_too(tmp_path: Path) -> None:
     run = stored_run(tmp_path)
     with pytest.raises(UserError, match=r"trainer\.lrr is unknown"):

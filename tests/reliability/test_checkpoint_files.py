@@ -40,6 +40,9 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: os.truncate(path, 0),
     "no checkpoint": lambda path: path.write_text("text"),
     "another file of torch's": lambda path: torch.save({"state_dict": {}}, path),
+    "a list": lambda path: torch.save([1, 2], path),
+    "a tensor": lambda path: torch.save(torch.ones(3), path),
+    "nothing": lambda path: torch.save(None, path),
     "code": lambda path: torch.save({"global_step": 6, "config": {}, "corpus": "", "starts": [], "x": Code()}, path),
 }
 
