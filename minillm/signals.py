@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from types import FrameType
 from typing import Any
 
@@ -10,9 +11,18 @@ HANDLED = (signal.SIGTERM, signal.SIGINT)
 
 def leave_to_owner(worker: int = 0) -> None:
     """In a data loader's worker: a signal to the whole process group, of a terminal or of `timeout`, is not for it. Its
-    owner finishes the step, for which it needs its workers, and then ends them."""
-    for number in HANDLED:
-        signal.signal(number, signal.SIG_IGN)
+    owner finishes the step, for which it needs its workers, and then ends them, by SIGTERM where it must."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "sigwaitinfo"):  # Linux; a handler in Python is not told who sent the signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Thread(target=end_with_owner, args=(os.getppid(),), daemon=True).start()
+
+
+def end_with_owner(owner: int) -> None:
+    """Wait for the owner's SIGTERM, then end the process."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != owner:
+        pass
+    os._exit(0)
 
 
 class Stopped(SystemExit):

@@ -9,13 +9,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from minillm import train as training
 from minillm.compose import ROOT
 from minillm.module import LlamaModule
-from minillm.signals import Signals, Stopped
+from minillm.signals import Signals, Stopped, leave_to_owner
 from tests.config.test_process import SMALL
 from tests.reliability.conftest import Run, rows, state
 
@@ -98,6 +99,27 @@ def test_a_second_signal_ends_the_process_at_once() -> None:
     process.start()
     process.join(timeout=30)
     assert process.exitcode == -signal.SIGTERM
+
+
+def work(ready: Any) -> None:
+    leave_to_owner()
+    ready.set()
+    signal.pause()
+
+
+def test_a_worker_is_ended_by_its_owners_sigterm_and_by_nobody_elses() -> None:
+    """multiprocessing ends what still runs at a process's exit by SIGTERM, and then waits for it without an end."""
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    worker = context.Process(target=work, args=(ready,))
+    worker.start()
+    assert ready.wait(30)
+    subprocess.run(["kill", "-TERM", str(worker.pid)], check=True)
+    worker.join(timeout=0.5)
+    assert worker.is_alive()
+    worker.terminate()
+    worker.join(timeout=30)
+    assert worker.exitcode == 0
 
 
 @pytest.mark.process
