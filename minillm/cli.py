@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, TextIO, TypeVar
+from typing import NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -16,44 +16,19 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from minillm.compose import CONFIGS, RUNS, Command, check, parsed, plain, read
+from minillm.compose import CONFIGS, Command, check, parsed, plain, read
 from minillm.config import Config
 from minillm.errors import UserError
+from minillm.folders import RUNS
+from minillm.output import go_on_unheard
 from minillm.problems import validate
 
-T = TypeVar("T")
 UNDER_TORCHRUN = "TORCHELASTIC_RUN_ID" in os.environ
-
-
-class Unheard:
-    """A text stream that goes on into nothing when its reader has gone (`| head -1`): the run matters more.
-
-    All else is the stream's own.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-    def write(self, text: str) -> int:
-        return self.unheard(lambda: self.stream.write(text))
-
-    def flush(self) -> None:
-        self.unheard(self.stream.flush)
-
-    def unheard(self, act: Callable[[], T]) -> T:
-        try:
-            return act()
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
-            return act()
 
 
 def main() -> None:
     """Run the command line in sys.argv."""
-    sys.stdout, sys.stderr = Unheard(sys.stdout), Unheard(sys.stderr)
+    go_on_unheard()
     sys.path.append(os.getcwd())  # norm.name=my_module:MyNorm, from where the command was typed
     try:
         if UNDER_TORCHRUN and os.environ["RANK"] != "0":
@@ -87,8 +62,8 @@ def checked(arguments: list[str]) -> list[str]:
         check_folder(command)
         for config in configs:
             check_machine(config)
-    if command.config_dir != CONFIGS:
-        flags += ["--config-dir", str(command.config_dir), "--config-name", command.config_name]
+    if command.config_name != "train":
+        flags += ["--config-name", command.config_name]
     return [*flags, *command.overrides]
 
 
@@ -96,10 +71,15 @@ def check_folder(command: Command) -> None:
     """Raise UserError where Hydra could not make the run's folder."""
     key = "hydra.sweep.dir" if command.multirun else "hydra.run.dir"
     typed = [override.value() for override in map(parsed, command.overrides) if override.key_or_group == key]
+    if typed and not typed[-1]:
+        raise UserError(f"{key}= names no folder: type {key}=DIR, or leave it out")
     folder = Path(str(typed[-1])).absolute() if typed else RUNS
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK):
-        raise UserError(f"{folder} cannot be made, {there} is no folder that you may write to: type {key}=DIR")
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # no error in a locked one
+    if there.is_dir() and os.access(there, os.W_OK):
+        return
+    if command.config_name != "train":
+        raise UserError(f"{folder} is no folder that you may write to: get the permission, or go on in a copy of it")
+    raise UserError(f"{folder} cannot be made, {there} is no folder that you may write to: type {key}=DIR")
 
 
 def check_machine(config: Config) -> None:
@@ -136,6 +116,7 @@ def run_job(config: Config, folder: Path) -> None:
 
 def in_sentences(act: Callable[[], int]) -> int:
     """The exit status of a command other than train: `act()`'s, 2 for a mistake, 130 interrupted."""
+    go_on_unheard()
     sys.path.append(os.getcwd())  # my_module:MyNorm, from where the command was typed
     try:
         return act()

@@ -7,13 +7,14 @@ exists, with this type, is `Config`'s to say, of all of them together.
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -24,13 +25,12 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from minillm.config import LAYERS, Config
-from minillm.errors import UserError
+from minillm.errors import UserError, reading
+from minillm.folders import own_folder, run_folder
 from minillm.problems import did_you_mean, known_values, shown, validate
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
-RUNS = ROOT / "runs"
-CHECKPOINT = "checkpoints/*.ckpt"  # in a run's folder
 # What a checkpoint from elsewhere does not determine
 OWN_CHOICE = ("model.residual_dtype", "model.init_std", "model.activation_checkpointing")
 
@@ -44,6 +44,7 @@ def layers_label(choices: Mapping[str, str]) -> str:
 
 
 OmegaConf.register_new_resolver("repository", lambda: str(ROOT), replace=True)
+OmegaConf.register_new_resolver("own_folder", cache(lambda wanted: str(own_folder(wanted))), replace=True)
 OmegaConf.register_new_resolver("layers", lambda: layers_label(HydraConfig.get().runtime.choices), replace=True)
 
 
@@ -53,7 +54,6 @@ class Command:
 
     overrides: list[str]
     multirun: bool = False
-    config_dir: Path = CONFIGS
     config_name: str = "train"
     problems: list[str] = field(default_factory=list)
 
@@ -155,24 +155,13 @@ def parsed(text: str) -> Override:
         ) from error
 
 
-def run_folder(word: str, which: str) -> Path:
-    """The folder that `resume=` or `run=` (the word) means by `last` or a path. Raises UserError if it holds no run."""
-    folder = newest_run(word) if which == "last" else Path(which).expanduser().resolve()
-    if not (folder / "config.yaml").is_file() or not list(folder.glob(CHECKPOINT)):
-        raise UserError(f"{word}={which}: {folder} is no run's folder with config.yaml and {CHECKPOINT}")
-    return folder
-
-
 def resumed(command: Command, which: str, word: str = "resume") -> Command:
     """Going on with a run: its stored configuration is the base, its folder the folder, a group's choice the values in
     that choice's file. word: what was typed for it."""
     if command.multirun:
         raise UserError(f"{word}={which} goes on with one run: leave -m out")
     folder = run_folder(word, which)
-    with suppress(YAMLError):  # told later, with what else is wrong
-        foreign = set(map(str, OmegaConf.load(folder / "config.yaml"))) - set(Config.model_fields)
-        if foreign:  # Hydra would do what they say, and could be told to run any code
-            raise UserError(f"{folder}/config.yaml has {', '.join(sorted(foreign))}, which no run writes: remove it")
+    ConfigStore.instance().store("resumed", stored(folder / "config.yaml"))
     values = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null"]
     for text in spelled_out(command.overrides):
         override = parsed(text)
@@ -185,7 +174,18 @@ def resumed(command: Command, which: str, word: str = "resume") -> Command:
         else:
             values.append(text)
     values += [f"++resume={as_typed(str(folder))}", f"hydra.run.dir={as_typed(str(folder))}"]
-    return replace(command, overrides=values, config_dir=folder, config_name="config")
+    return replace(command, overrides=values, config_name="resumed")
+
+
+def stored(path: Path) -> dict[str, Any]:
+    """A run's configuration, as data. Hydra never looks into the folder: it would do what it finds there, and could be
+    told to run any code. Raises UserError for a file that cannot be read, or has what no run writes."""
+    with reading(path, YAMLError, ValueError, instead="mend it, or start a new run"):
+        values: Any = OmegaConf.to_container(OmegaConf.load(path))
+    foreign = {*map(str, values)} - {*Config.model_fields}
+    if foreign:
+        raise UserError(f"{path} has {', '.join(sorted(foreign))}, which no run writes: remove it")
+    return dict(values)
 
 
 def spelled_out(overrides: list[str]) -> list[str]:
@@ -193,14 +193,6 @@ def spelled_out(overrides: list[str]) -> list[str]:
     shorthand = [text for text in overrides if text.startswith("layers=")]
     layers = [f"{layer}={parsed(text).value()}" for text in shorthand for layer in LAYERS]
     return layers + [text for text in overrides if text not in shorthand]
-
-
-def newest_run(word: str) -> Path:
-    """The folder of the run that wrote the newest checkpoint under runs/."""
-    checkpoints = list(RUNS.glob(f"**/{CHECKPOINT}"))
-    if not checkpoints:
-        raise UserError(f"{word}=last: no run under {RUNS} has a checkpoint; type {word}=DIR for a run elsewhere")
-    return max(checkpoints, key=lambda path: path.stat().st_mtime).parents[1]
 
 
 def as_typed(value: Any) -> str:
@@ -226,7 +218,7 @@ def check(command: Command) -> list[Config]:
     """The configurations of all jobs of a command. Raises UserError with one line a problem, of all jobs together."""
     configs, problems = [], list(command.problems)
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(command.config_dir), version_base="1.3"):
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
         try:
             for job in jobs(command):
                 try:
@@ -236,8 +228,6 @@ def check(command: Command) -> list[Config]:
         except (HydraException, OmegaConfBaseException) as error:
             key = getattr(error, "full_key", None)  # OmegaConf's errors have it
             problems.append((f"{key}: " if key else "") + str(error).splitlines()[0])
-        except YAMLError as error:
-            problems.append(" ".join(str(error).split()))  # it names the file and the line
     if problems:
         raise UserError("\n".join(dict.fromkeys(problems)))  # once, though every job has it
     return configs

@@ -8,10 +8,7 @@ import torch.distributed as dist
 from minillm.config import Config
 from minillm.errors import UserError
 
-UNWRITABLE = {
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO),  # full, or broken
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR),  # not allowed, or no folder
-}
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def explained(error: BaseException, config: Config, last_good: str) -> UserError | None:
@@ -25,11 +22,10 @@ def explained(error: BaseException, config: Config, last_good: str) -> UserError
             f"batch.accumulate={config.batch.accumulate} to match, lower "
             f"data.sequence_length={config.data.sequence_length}, or use a smaller model; {last_good}"
         )
-    if isinstance(error, OSError) and error.errno in UNWRITABLE:
-        return UserError(
-            f"{error.filename or 'a file'} cannot be written ({error.strerror}): make room or get the permission; "
-            f"{last_good}"
-        )
+    if isinstance(error, OSError) and error.errno in FULL:
+        return UserError(f"{error.filename or 'a file'} cannot be written ({error.strerror}): make room; {last_good}")
+    if isinstance(error, OSError) and (error.filename or error.errno == errno.EIO):  # not allowed, gone, broken, ...
+        return UserError(f"{error.filename or 'a file'} cannot be read or written ({error.strerror}); {last_good}")
     if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error)):
         return UserError(
             f"another rank does not answer any more ({str(error).splitlines()[0]}): it has ended, or hangs; {last_good}"

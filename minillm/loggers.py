@@ -2,8 +2,10 @@
 
 import csv
 import json
+import logging
 import netrc
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from urllib.parse import urlsplit
 from lightning.pytorch.loggers import Logger
 
 from minillm.config import Config, LoggerConfig
-from minillm.errors import UserError
+from minillm.errors import UserError, reading
 from minillm.whole import whole_file
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ KEYS = (
 
 LOG = "metrics.csv"
 Mode = Literal["online", "offline", "disabled"]
+CLOUD = "https://api.wandb.ai"
 
 
 class CSVLog(Logger):
@@ -86,20 +89,30 @@ def whole_rows(path: Path) -> list[dict[str, str]]:
 
     Raises UserError, naming the line, for a file that is not as it was written.
     """
-    if not path.exists():
-        return []
-    *lines, _ = path.read_bytes().split(b"\n")
+    with reading(path, instead="get the permission, or move it away"):
+        if not path.exists():
+            return []
+        *lines, _ = path.read_bytes().split(b"\n")
     rows: list[dict[str, str]] = []
-    for number, line in enumerate(lines, 1):
-        cells = next(csv.reader([line.decode(errors="replace")]), [])
+    for number, line in enumerate(lines or [b""], 1):  # it is never without its header
+        cells = line.decode(errors="replace").removesuffix("\r").split(",")  # numbers: nothing is quoted
         if number == 1:
-            names, wrong = cells, cells[:1] != ["step"] or not {*cells[1:]} <= {*KEYS}
+            names, wrong = cells, cells[0] != "step" or not {*cells[1:]} <= {*KEYS}
         else:
             rows.append(dict(zip(names, cells, strict=False)))
-            wrong = len(cells) != len(names) or not cells[0].isdecimal()
+            numbers = cells[0].isdecimal() and all(map(is_number, filter(None, cells)))
+            wrong = len(cells) != len(names) or not numbers
         if wrong:
             raise UserError(f"{path}, line {number}, is no line of a run's log: mend it, or move the file away")
     return rows
+
+
+def is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 class WandbLog(Logger):
@@ -118,10 +131,11 @@ class WandbLog(Logger):
     ) -> None:
         """before: the rows (of `CSVLog`) that a resumed run goes on after; None in a new run."""
         super().__init__()
-        (folder / "wandb").mkdir(exist_ok=True)
-        id_file = folder / "wandb" / "run_id"
+        self.folder = folder / "wandb"
+        self.folder.mkdir(exist_ok=True)
+        id_file = self.folder / "run_id"
         run_id = id_file.read_text() if before is not None and id_file.exists() else uuid.uuid4().hex[:8]
-        offline_until = last_offline_step(folder / "wandb", run_id)
+        offline_until = last_offline_step(self.folder, run_id)
         self.run = start_wandb(
             folder,
             config,
@@ -151,7 +165,8 @@ class WandbLog(Logger):
         if self.run.disabled:
             return "W&B is disabled (WANDB_MODE)"
         if self.run.settings._offline:
-            return f"W&B is offline; to upload: wandb sync {Path(self.run.settings.sync_dir).resolve()}"
+            parts = f"{shlex.quote(str(self.folder.resolve()))}/offline-run-*-{self.run.id}"  # one each time it went on
+            return f"W&B is offline; to upload: wandb sync {parts}"
         return f"W&B: {self.run.url}"
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
@@ -169,11 +184,12 @@ def start_wandb(folder: Path, logger: LoggerConfig, **about: Any) -> "Run":
     """A W&B run with its files in the folder, that says nothing, asks nothing and hangs at nothing.
 
     `about` goes to wandb.init. WANDB_PROJECT, WANDB_ENTITY and WANDB_RUN_GROUP win over the config. Where the server
-    does not take it (a key that it refuses, an answer that is none), it is written offline, with a warning.
+    does not take it (it refuses the key, gives no answer, has no such address), it is written offline, with a warning.
     """
     import wandb  # half a second, only where it is wanted
 
     def init(mode: Mode) -> "Run":
+        wandb.setup(wandb.Settings(silent=True))  # for what it says before there is a run
         return wandb.init(
             mode=mode,
             dir=folder,
@@ -188,12 +204,14 @@ def start_wandb(folder: Path, logger: LoggerConfig, **about: Any) -> "Run":
     try:
         return init(chosen)
     except Exception as error:  # of many kinds
-        if chosen != "online":
-            raise
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = " ".join(str(error).split()) or type(error).__name__
         print(f"warning: W&B does not take this run ({reason}): it is written offline", file=sys.stderr)
+        chosen = "offline" if chosen == "online" else chosen
+        if isinstance(error, ValueError):  # the address is none: W&B looks at it offline, too
+            os.environ |= {"WANDB_BASE_URL": CLOUD, "WANDB_MODE": chosen}
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # W&B's telemetry is not taken either
         wandb.teardown()  # its service holds on to the run's id
-        return init("offline")
+        return init(chosen)
 
 
 def choices(config: Config, layers_ran: Mapping[str, str], precision: str) -> list[str]:
@@ -217,21 +235,19 @@ def last_offline_step(folder: Path, run_id: str) -> int:
 def mode() -> Mode:
     """The mode that neither prompts nor hangs. WANDB_MODE is honoured, but for an "online" that could not be.
 
-    Without a key, or where the server does not answer within two seconds, online is offline. Raises UserError for a
-    server's address that is none.
+    Without a key, or where the server does not answer within two seconds, online is offline.
     """
     chosen = os.environ.get("WANDB_MODE", "online")
     if chosen == "disabled":
         return "disabled"
     if chosen in ("offline", "dryrun"):
         return "offline"
-    url = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
     try:
-        server = urlsplit(url)
-        port = server.port or (80 if server.scheme == "http" else 443)
-    except ValueError as error:
-        raise UserError(f"WANDB_BASE_URL={url} is no address ({error}): unset it, or type logger=none") from error
-    return "online" if has_key(server.hostname or "") and answers(server.hostname, port) else "offline"
+        server = urlsplit(os.environ.get("WANDB_BASE_URL", CLOUD))
+        host, port = server.hostname or "", server.port or (80 if server.scheme == "http" else 443)
+    except ValueError:  # no address: W&B says so
+        return "offline"
+    return "online" if host and has_key(host) and answers(host, port) else "offline"
 
 
 def has_key(host: str) -> bool:
@@ -244,7 +260,7 @@ def has_key(host: str) -> bool:
         return False
 
 
-def answers(host: str | None, port: int) -> bool:
+def answers(host: str, port: int) -> bool:
     try:
         with socket.create_connection((host, port), timeout=2):
             return True

@@ -18,6 +18,7 @@ from minillm.checkpoint import last_good
 from minillm.config import Config
 from minillm.errors import OtherRankError, UserError
 from minillm.failures import explained
+from minillm.output import go_on_unheard
 from minillm.signals import Signals, Stopped
 
 GRACE_S = 10.0  # after a rank has failed: for the others to notice by themselves, then to end when told
@@ -93,6 +94,7 @@ def rank_main(
     reports: Any,
 ) -> None:
     """The life of a rank."""
+    go_on_unheard()
     with suppress(PermissionError):  # it leads a group already
         os.setsid()  # Ctrl-C in a terminal reaches the parent alone, which passes it on
     place = (rank, rank, config.trainer.devices, "127.0.0.1", port)

@@ -1,9 +1,7 @@
 """What can be resumed: the newest checkpoint that is whole, and whether a configuration fits it."""
 
-import pickle
 import sys
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,13 +13,6 @@ from minillm.errors import UserError
 
 # Of the model's section: what does not determine the weights' shapes.
 FREE = {"name", "residual_dtype", "init_std", "activation_checkpointing"}
-
-
-# What reading a file raises that is no checkpoint, or no longer: of the disk, the archive, the pickle, its content.
-DAMAGE = (
-    *(OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError, pickle.UnpicklingError),
-    *(ValueError, KeyError, TypeError, IndexError),
-)
 
 
 @dataclass(frozen=True)
@@ -36,20 +27,20 @@ class Saved:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoint files of the run in `folder`: last.ckpt, then from the newest to the oldest."""
-    files = [file for file in (folder / "checkpoints").glob("*.ckpt") if file.exists()]  # no links to nowhere
-    return sorted(files, key=lambda file: (file.name == "last.ckpt", file.stat().st_mtime_ns), reverse=True)
+    """The checkpoint files of the run in `folder`, links to nowhere too: last.ckpt, then from newest to oldest."""
+    files = (folder / "checkpoints").glob("*.ckpt")
+    return sorted(files, key=lambda file: (file.name == "last.ckpt", file.lstat().st_mtime_ns), reverse=True)
 
 
 def newest(folder: Path) -> Saved:
     """The newest checkpoint that is whole; of each newer one a warning on stderr. Raises UserError if there is none."""
     passed_over: set[int] = set()
     for path in checkpoints(folder):
-        if (inode := path.stat().st_ino) in passed_over:  # another name of the same file
+        if (inode := path.lstat().st_ino) in passed_over:  # another name of the same file
             continue
         try:
             return read(path)
-        except DAMAGE as error:
+        except Exception as error:  # a file that is no checkpoint, or no longer, can raise anything
             reason = str(error).partition("\n")[0]
             print(f"warning: {path} is damaged ({reason}): going on from the one before", file=sys.stderr)
             passed_over.add(inode)
@@ -63,6 +54,8 @@ def read(path: Path) -> Saved:
     PyTorch writes a CRC-32 for each part of its (zip) file, but does not look at it when it loads.
     """
     with zipfile.ZipFile(path) as parts:
+        if any(part.compress_type != zipfile.ZIP_STORED for part in parts.infolist()):  # mapped, it loads as noise
+            raise zipfile.BadZipFile("it is compressed, as no run writes it")
         if broken := parts.testzip():
             raise zipfile.BadZipFile(f"{broken} has another checksum than it was written with")
     content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)  # no tensor of it is read
@@ -111,14 +104,22 @@ def check(saved: Saved, config: Config, corpus: str | None = None) -> None:
 
 
 def changes(saved: Saved, config: Config) -> list[str]:
-    """What a resumed run is told of the optimization that goes on otherwise than it began, a line each."""
+    """What a resumed run is told of what goes on otherwise than it began and changes its numbers, a line each."""
     lines = []
     if (planned := saved.config["trainer"]["max_steps"]) != config.trainer.max_steps:
         lines.append(f"rate    of learning: its course is now that of {config.trainer.max_steps} steps, not {planned}")
-    for name, before, now in in_section("optim", saved.config, config.model_dump(mode="json")):
+    new = config.model_dump(mode="json")
+    for name, before, now in in_section("optim", saved.config, new):
         if before != now:
             lines.append(f"{name}={now} from here on, {before} before")
+    if (before := sequences_a_validation(saved.config)) != (now := sequences_a_validation(new)):
+        lines.append(f"validation on at most {now} sequences from here on, {before} before")
     return lines
+
+
+def sequences_a_validation(config: dict[str, Any]) -> int:
+    """At most, on all devices."""
+    return int(config["trainer"]["val_batches"] * config["batch"]["micro"] * config["trainer"]["devices"])
 
 
 def sequences_a_step(config: dict[str, Any]) -> int:

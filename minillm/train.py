@@ -25,6 +25,7 @@ from minillm.data import BlocksDataModule, Corpus, prepare_corpus
 from minillm.errors import UserError
 from minillm.failures import explained
 from minillm.flops import flops_per_token
+from minillm.folders import alone_in
 from minillm.header import header
 from minillm.init_from import adopted, load_weights
 from minillm.layers import build_layers, layer_names
@@ -36,7 +37,7 @@ from minillm.module import LlamaModule
 from minillm.ranks import in_group, run_ranks
 from minillm.signals import Signals, Stopped
 from minillm.trainer import build_trainer, quiet_lightning
-from minillm.whole import alone_in, whole_file
+from minillm.whole import whole_file
 
 
 def train(config: Config, folder: Path) -> dict[str, Any]:

@@ -7,35 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from minillm.errors import UserError
-
-LOCK = ".training"  # holds the number of the process that trains in the folder
 ASIDE = ".writing"  # one name for all files of a folder: what a killed process left is used again, not left for ever
-
-
-@contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """In the block no other process trains in `folder`. Raises UserError, with its number, if one does already.
-
-    A lock of the system's, which ends with the process however it dies. Where there is none (Windows): nothing.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with (folder / LOCK).open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.seek(0)
-            raise UserError(
-                f"process {file.read().strip()} is training in {folder}: wait for its end, or type hydra.run.dir=DIR"
-            ) from error
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        yield
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import shlex
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,12 +13,10 @@ from minillm.bench.conformance import conformance
 from minillm.bench.plot import save_plot
 from minillm.bench.runner import Results, choose, make_op, run
 from minillm.errors import UserError
+from minillm.folders import results_folder
 from minillm.hardware import environment, version
+from minillm.output import go_on_unheard
 
-if TYPE_CHECKING:
-    from minillm.bench.step.config import StepConfig
-
-REPOSITORY = Path(__file__).parents[2]
 PEERS = ("liger-kernel", "quack-kernels")
 
 
@@ -28,6 +25,7 @@ def main(arguments: list[str]) -> int:
     if not arguments or set(arguments) & {"--help", "-h"}:
         print(help_text())
         return 0
+    go_on_unheard()
     sys.path.insert(0, str(Path.cwd()))  # impl=package.module:name is looked for where the command is typed
     try:
         command = shlex.join(["python", "scripts/bench.py", *arguments])
@@ -48,18 +46,18 @@ def help_text() -> str:
 
 
 def measure(config: BenchConfig, command: str) -> int:
-    folder = output_folder(config, datetime.now())
     env = environment("gpu" if torch.cuda.is_available() else "cpu") | {peer: version(peer) for peer in PEERS}
+    with results_folder(config.out, f"bench_{config.op}", datetime.now()) as folder:
 
-    def save(results: Results) -> str:
-        return report.save(folder, results, config, command, env)
+        def save(results: Results) -> str:
+            return report.save(folder, results, config, command, env)
 
-    results = run(config, progress=show, save=save)
-    text = save(results)
-    trouble = save_plot(folder / "bench.png", results)
-    show("\n" + text + (f"\n{trouble}\n" if trouble else ""))
-    show(str(folder))
-    return 0
+        results = run(config, progress=show, save=save)
+        text = save(results)
+        trouble = save_plot(folder / "bench.png", results)
+        show("\n" + text + (f"\n{trouble}\n" if trouble else ""))
+        show(str(folder))
+        return 0
 
 
 def measure_step(arguments: list[str], command: str) -> int:
@@ -67,10 +65,10 @@ def measure_step(arguments: list[str], command: str) -> int:
     from minillm.bench.step.config import StepConfig
 
     results = runner.plan(read(arguments, StepConfig))
-    folder = output_folder(results.options, datetime.now())
-    runner.run(results, save=lambda: report.save(folder, results, command), progress=show)
-    show("\n" + report.markdown(results, command))
-    show(str(folder))
+    with results_folder(results.options.out, "bench_step", datetime.now()) as folder:
+        runner.run(results, save=lambda: report.save(folder, results, command), progress=show)
+        show("\n" + report.markdown(results, command))
+        show(str(folder))
     return 0 if any(variant.ms for variant in results.variants) else 1
 
 
@@ -85,11 +83,6 @@ def check(config: BenchConfig) -> int:
         failed += sum(not c.ok for c in checks)
     show(f"{failed} check(s) failed" if failed else "all checks passed")
     return 1 if failed else 0
-
-
-def output_folder(config: "BenchConfig | StepConfig", now: datetime) -> Path:
-    """Where the results go: as asked, else `runs/<date>/<time>_bench_<op>` in the repository."""
-    return config.out or REPOSITORY / "runs" / f"{now:%Y-%m-%d}" / f"{now:%H-%M-%S}_bench_{config.op}"
 
 
 def show(text: str) -> None:

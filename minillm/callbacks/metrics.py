@@ -11,6 +11,7 @@ from lightning import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from minillm import distributed
 from minillm.callbacks.throughput import Throughput
 from minillm.errors import OtherRankError, UserError
 from minillm.module import LlamaModule
@@ -91,6 +92,8 @@ class Metrics(Callback):
             return
         elsewhere = math.isfinite(own_loss) and not math.isfinite(loss)
         samples = "another rank's samples" if elsewhere else f"samples {readout.index.tolist()}"
+        if math.isfinite(loss) and distributed.world_size() > 1:  # only the mean of the ranks' gradients is known
+            samples += " or another rank's"
         raise (OtherRankError if elsewhere else UserError)(
             f"the training went wrong at step {readout.step}: loss {loss}, gradient norm {grad_norm} ({samples}); the "
             f"weights were not updated with it; {self.last_checkpoint()}; "
@@ -106,7 +109,10 @@ class Metrics(Callback):
         self.emit(trainer, row, trainer.global_step)
         loss = row["val/loss"]
         if loss is not None and not math.isfinite(loss):
-            raise UserError(f"the validation loss after step {trainer.global_step} is {loss}; {self.last_checkpoint()}")
+            raise UserError(
+                f"the validation loss after step {trainer.global_step} is {loss}; {self.last_checkpoint()}; "
+                "try a lower optim.lr or more optim.warmup_steps"
+            )
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self.poll(trainer, wait=True)  # nothing is saved of steps that were not looked at

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from minillm.cli import in_sentences
-from minillm.compose import check, read, resumed, run_folder
+from minillm.compose import check, read, resumed
 from minillm.config import Config
 from minillm.errors import UserError
+from minillm.folders import run_folder
 
 
 class Options(BaseModel):

@@ -6,6 +6,8 @@ kept.
 """
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from minillm.cli import fail, in_sentences
 from minillm.compare.plan import Options, make_plan
 from minillm.compare.statistics import MIN_ROUNDS
-from minillm.compose import RUNS
 from minillm.errors import UserError
+from minillm.folders import alone_in, results_folder
 
 if TYPE_CHECKING:
     from minillm.compare.records import Measurement
@@ -69,10 +71,11 @@ def run(arguments: list[str]) -> int:
     command, started = shlex.join(["python", "scripts/compare.py", *arguments]), now.isoformat(timespec="seconds")
     if "runs" in typed:
         folders = [Path(folder).expanduser() for folder in typed["runs"].split(",")]
-        return tabulated(folders, command, started, new_folder(typed.get("hydra.run.dir"), "runs", now))
+        with new_folder(typed.get("hydra.run.dir"), "runs", now) as folder:
+            return tabulated(folders, command, started, folder)
     plan = make_plan([argument for argument in arguments if not argument.startswith(FOLDER)])
-    folder = new_folder(typed.get("hydra.run.dir"), "_".join(plan.varied), now)
-    return measured(Measurement(plan=plan, command=command, started=started), folder)
+    with new_folder(typed.get("hydra.run.dir"), "_".join(plan.varied), now) as folder:
+        return measured(Measurement(plan=plan, command=command, started=started), folder)
 
 
 def lengthened(measurement: "Measurement", rounds: str) -> "Measurement":
@@ -88,15 +91,15 @@ def lengthened(measurement: "Measurement", rounds: str) -> "Measurement":
     return measurement.model_copy(update=update)
 
 
-def new_folder(typed: str | None, label: str, now: datetime) -> Path:
+@contextmanager
+def new_folder(typed: str | None, label: str, now: datetime) -> Iterator[Path]:
     """Where the results go. Raises UserError where some are already."""
     from minillm.compare.files import NAME
 
-    default = RUNS / f"{now:%Y-%m-%d}" / f"{now:%H-%M-%S}_compare_{label}"
-    folder = Path(typed or default).expanduser().resolve()
-    if (folder / NAME).exists():
-        raise UserError(f"{folder} already holds a comparison: type compare.resume={folder}, or choose another folder")
-    return folder
+    with results_folder(typed, f"compare_{label}", now) as folder:
+        if (folder / NAME).exists():
+            raise UserError(f"{folder} holds a comparison: type compare.resume={folder}, or choose another folder")
+        yield folder
 
 
 def tabulated(runs: list[Path], command: str, started: str, folder: Path) -> int:
@@ -119,32 +122,33 @@ def measured(measurement: "Measurement", folder: Path) -> int:
     from minillm.signals import Signals, Stopped
 
     folder.mkdir(parents=True, exist_ok=True)
-    state = measurement
+    with alone_in(folder):
+        state = measurement
 
-    def save(so_far: "Measurement") -> None:
-        nonlocal state
-        state = so_far
-        files.write(folder, state, "running")
+        def save(so_far: "Measurement") -> None:
+            nonlocal state
+            state = so_far
+            files.write(folder, state, "running")
 
-    status, code = "finished", 0
-    try:
-        with Signals():
-            state = runner.measure(measurement, folder, save, lambda text: print(text, flush=True))
-    except Stopped as stop:
-        status, code = "interrupted", int(str(stop.code))
-    except UserError as error:  # known only now: a variant cannot run here, or is not comparable
-        files.write(folder, state, "refused")
-        fail(error, status=1)
-    result = files.write(folder, state, status)
-    print(f"\n{markdown(result)}")
-    go_on = f"python scripts/compare.py compare.resume={folder}"
-    if status == "interrupted":
-        print(f"interrupted; to go on: {go_on}")
-    else:
-        if any(line.kind == "undecided" for line in verdicts(result)):
-            print(f"for more rounds: {go_on} compare.rounds=N, as many as in all")
-        code = 0 if runner.alive(state) else 1
-        if line := track(result, folder):
-            print(line)
-    print(folder)
-    return code
+        status, code = "finished", 0
+        try:
+            with Signals():
+                state = runner.measure(measurement, folder, save, lambda text: print(text, flush=True))
+        except Stopped as stop:
+            status, code = "interrupted", int(str(stop.code))
+        except UserError as error:  # known only now: a variant cannot run here, or is not comparable
+            files.write(folder, state, "refused")
+            fail(error, status=1)
+        result = files.write(folder, state, status)
+        print(f"\n{markdown(result)}")
+        go_on = f"python scripts/compare.py compare.resume={folder}"
+        if status == "interrupted":
+            print(f"interrupted; to go on: {go_on}")
+        else:
+            if any(line.kind == "undecided" for line in verdicts(result)):
+                print(f"for more rounds: {go_on} compare.rounds=N, as many as in all")
+            code = 0 if runner.alive(state) else 1
+            if line := track(result, folder):
+                print(line)
+        print(folder)
+        return code

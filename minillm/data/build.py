@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from tokenizers import Tokenizer
 
 from minillm.config import Config
@@ -16,7 +17,7 @@ from minillm.data.files import Repairs
 from minillm.data.packing import Tokens
 from minillm.data.sources import Source
 from minillm.data.tokenizer import encode, token_dtype, train_tokenizer, vocabulary_size
-from minillm.errors import UserError
+from minillm.errors import UserError, reading
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -118,7 +119,8 @@ def token_chunks(file: Path) -> list[Tokens]:
     """The stored tokens, memory-mapped: no copy until a block is read."""
     import datasets
 
-    return [chunk.to_numpy() for chunk in datasets.Dataset.from_file(str(file)).data.column("token").chunks]
+    with reading(file, pa.ArrowException, instead=f"remove {file.parent}, it is built again"):
+        return [chunk.to_numpy() for chunk in datasets.Dataset.from_file(str(file)).data.column("token").chunks]
 
 
 def _count_tokens(file: Path, vocab_size: int) -> Rows:

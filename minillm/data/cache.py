@@ -1,6 +1,5 @@
 """A folder of derived files, named by a hash of everything that determines them: it is whole, or it is not there."""
 
-import errno
 import hashlib
 import json
 import os
@@ -13,10 +12,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from minillm.errors import UserError
+from minillm.failures import FULL
 
 MANIFEST = "manifest.json"
 BUILDING = f".building-{socket.gethostname()}-"
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def cached(key: dict[str, Any], build: Callable[[Path], None]) -> Path:

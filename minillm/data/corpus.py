@@ -18,7 +18,7 @@ from minillm.data.cache import cached
 from minillm.data.packing import Blocks, Tokens
 from minillm.data.sources import find_source
 from minillm.data.tokenizer import load_tokenizer, token_dtype, vocabulary_size
-from minillm.errors import UserError
+from minillm.errors import UserError, reading
 
 FORMAT = 1  # of the cached files: count up when the same input gives other ones
 
@@ -128,7 +128,8 @@ def _from_text(config: Config) -> tuple[Tokenizer, dict[str, list[Tokens]], dict
     chunks: dict[str, list[Tokens]] = {
         side: [start, *token_chunks(folder / f"{side}.arrow")] for side in ("train", "val")
     }
-    info: dict[str, Any] = json.loads((folder / "info.json").read_text())
+    with reading(folder / "info.json", ValueError, instead=f"remove {folder}, it is built again"):
+        info: dict[str, Any] = json.loads((folder / "info.json").read_text())
     return tokenizer, chunks, info | {"hash": folder.name}
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet
 
-from minillm.errors import UserError
+from minillm.errors import UserError, reading
 
 KINDS = (".txt", ".jsonl", ".parquet")
+INSTEAD = "mend that, or leave it out of data.files"
 
 
 @dataclass
@@ -54,12 +55,13 @@ def find_files(patterns: Sequence[str]) -> list[Path]:
     found: set[Path] = set()
     for pattern in patterns:
         path = Path(pattern).expanduser()
-        if path.is_dir():
-            matches = [file for file in path.rglob("*") if file.suffix.lower() in KINDS and file.is_file()]
-        elif path.exists():  # before the glob: a name may have brackets in it
-            matches = [path]
-        else:
-            matches = [Path(match) for match in glob.glob(str(path), recursive=True) if os.path.isfile(match)]
+        with reading(path, instead=INSTEAD):
+            if path.is_dir():
+                matches = files_below(path)
+            elif path.exists():  # before the glob: a name may have brackets in it
+                matches = [path]
+            else:
+                matches = [Path(match) for match in glob.glob(str(path), recursive=True) if os.path.isfile(match)]
         if not matches:
             raise UserError(
                 f"data.files={pattern} matches nothing in {Path.cwd()}; give {', '.join(KINDS)} files, globs or folders"
@@ -71,6 +73,19 @@ def find_files(patterns: Sequence[str]) -> list[Path]:
     return sorted(found)
 
 
+def files_below(folder: Path) -> list[Path]:
+    """The files of `KINDS` in it and in all folders below; none that cannot be looked into is passed over."""
+    found = []
+    for place, _, names in os.walk(folder, onerror=refuse):
+        found += [file for name in names if (file := Path(place, name)).suffix.lower() in KINDS and file.is_file()]
+    return found
+
+
+def refuse(error: OSError) -> None:
+    """What os.walk would pass over without a word."""
+    raise error
+
+
 def digest_files(files: Sequence[Path]) -> str:
     """A hash of the files' content in their order, whatever their names and places.
 
@@ -80,16 +95,13 @@ def digest_files(files: Sequence[Path]) -> str:
     total = hashlib.sha256()
     for file in files:
         content, size = hashlib.sha256(), 0
-        try:
-            with file.open("rb") as stream:
-                while piece := stream.read(1 << 20):
-                    if file.suffix.lower() != ".parquet" and b"\0" in piece:
-                        offset = size + piece.index(b"\0")
-                        raise UserError(f"{file} is binary (a zero byte at byte {offset}); give UTF-8 text")
-                    content.update(piece)
-                    size += len(piece)
-        except OSError as error:
-            raise UserError(f"{file} cannot be read ({error.strerror}); check its permissions") from error
+        with reading(file, instead=INSTEAD), file.open("rb") as stream:
+            while piece := stream.read(1 << 20):
+                if file.suffix.lower() != ".parquet" and b"\0" in piece:
+                    offset = size + piece.index(b"\0")
+                    raise UserError(f"{file} is binary (a zero byte at byte {offset}); give UTF-8 text")
+                content.update(piece)
+                size += len(piece)
         if not size:
             raise UserError(f"{file} is empty; leave it out of data.files or fill it")
         total.update(file.suffix.lower().encode() + content.digest())
@@ -99,13 +111,14 @@ def digest_files(files: Sequence[Path]) -> str:
 def read_documents(files: Sequence[Path], column: str, repairs: Repairs) -> Iterator[str]:
     """Each document's text, as it stands in its file; `column` is the text's name in jsonl and parquet."""
     for file in files:
-        match file.suffix.lower():
-            case ".jsonl":
-                yield from _read_jsonl(file, column, repairs)
-            case ".parquet":
-                yield from _read_parquet(file, column, repairs)
-            case _:  # .txt, and Python sources: one document
-                yield repairs.decode(file.read_bytes(), str(file))
+        with reading(file, pa.ArrowException, instead=INSTEAD):
+            match file.suffix.lower():
+                case ".jsonl":
+                    yield from _read_jsonl(file, column, repairs)
+                case ".parquet":
+                    yield from _read_parquet(file, column, repairs)
+                case _:  # .txt, and Python sources: one document
+                    yield repairs.decode(file.read_bytes(), str(file))
 
 
 def _read_jsonl(file: Path, column: str, repairs: Repairs) -> Iterator[str]:
@@ -130,25 +143,16 @@ def _read_jsonl(file: Path, column: str, repairs: Repairs) -> Iterator[str]:
 
 
 def _read_parquet(file: Path, column: str, repairs: Repairs) -> Iterator[str]:
-    try:
-        parquet = pa.parquet.ParquetFile(file)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(f"{file} is not a parquet file ({error}); rewrite it, or leave it out of data.files") from error
+    parquet = pa.parquet.ParquetFile(file, page_checksum_verification=True)
     schema = parquet.schema_arrow
     _require(column, schema.names, str(file))
     if schema.field(column).type not in (pa.string(), pa.large_string()):
         raise UserError(f"{file}: column {column!r} is {schema.field(column).type}, not text; set data.text_column")
     number = 0
-    try:
-        for batch in parquet.iter_batches(batch_size=1000, columns=[column]):
-            for raw in batch.column(0).cast(pa.large_binary()).to_pylist():
-                yield repairs.decode(raw or b"", f"{file} row {number}")
-                number += 1
-    except (pa.ArrowException, OSError) as error:  # its end, which was read first, is whole
-        reason = str(error).partition("\n")[0]
-        raise UserError(
-            f"{file} is damaged after row {number} ({reason}); rewrite it, or leave it out of data.files"
-        ) from error
+    for batch in parquet.iter_batches(batch_size=1000, columns=[column]):
+        for raw in batch.column(0).cast(pa.large_binary()).to_pylist():
+            yield repairs.decode(raw or b"", f"{file} row {number}")
+            number += 1
 
 
 def _require(column: str, columns: list[str], where: str) -> None:

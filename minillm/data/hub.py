@@ -7,6 +7,7 @@ from pathlib import Path
 
 import datasets
 import huggingface_hub
+import pyarrow as pa
 
 from minillm.config import DataConfig
 from minillm.errors import UserError
@@ -26,13 +27,13 @@ def load_hub_documents(data: DataConfig) -> datasets.Dataset:
         _go_offline()
     try:
         dataset = datasets.load_dataset(name, data.subset, split=data.split)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+    except (OSError, ValueError, pa.ArrowException, datasets.exceptions.DatasetsError) as error:
         if offline:
             raise UserError(
                 f"data.dataset={name} (data.subset={data.subset}) is not in the local cache and the Hugging Face hub "
                 "is out of reach; connect once to download it, or use data=text data.files=..."
             ) from error
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error.__cause__ or error).split())  # the cause of "an error occurred"
         raise UserError(
             f"data.dataset={name} data.subset={data.subset} data.split={data.split} cannot be loaded: {reason}"
         ) from error

@@ -5,11 +5,10 @@ Exit status: 0 done; 2 the command is wrong, nothing was done.
 
 import shlex
 from datetime import datetime
-from pathlib import Path
 
 from minillm.cli import in_sentences
-from minillm.compose import RUNS
 from minillm.errors import UserError
+from minillm.folders import results_folder
 
 FOLDER = "hydra.run.dir="
 USAGE = """Why is an implementation of a layer faster? Kernels launched, bytes moved, memory kept, milliseconds saved.
@@ -48,13 +47,12 @@ def run(arguments: list[str]) -> int:
     now = datetime.now()
     plan = make_plan([argument for argument in arguments if not argument.startswith(FOLDER)])
     typed = [argument.removeprefix(FOLDER) for argument in arguments if argument.startswith(FOLDER)]
-    default = RUNS / f"{now:%Y-%m-%d}" / f"{now:%H-%M-%S}_explain_{plan.layer}"
-    folder = Path(typed[-1] if typed else default).expanduser().resolve()
     command = shlex.join(["python", "scripts/explain.py", *arguments])
-    explanation = runner.run(plan, command, folder, lambda text: print(text, flush=True))
-    print(f"\n{report.save(folder, explanation)}")
-    for line in (save_plot(folder / "explain.png", explanation), track(explanation, folder)):
-        if line:
-            print(line)
-    print(folder)
+    with results_folder(typed[-1] if typed else None, f"explain_{plan.layer}", now) as folder:
+        explanation = runner.run(plan, command, folder, lambda text: print(text, flush=True))
+        print(f"\n{report.save(folder, explanation)}")
+        for line in (save_plot(folder / "explain.png", explanation), track(explanation, folder)):
+            if line:
+                print(line)
+        print(folder)
     return 0

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from minillm.compare.files import read
 from minillm.compare.process import WorkerError
 from minillm.compare.records import Failed
 from minillm.compare.report import tables, tracking
+from minillm.errors import UserError
 from tests.compare.made import Workshop, measurement
+from tests.reliability.test_state import hold
 
 
 def test_the_results_are_shown_written_and_named(
@@ -42,6 +45,23 @@ def test_a_stopped_comparison_is_kept_and_one_command_goes_on(
     shop.before_turn = lambda: None
     assert main([f"compare.resume={tmp_path}"]) == 0
     assert len(read(tmp_path).rounds) == 4
+
+
+def test_two_processes_do_not_measure_in_one_folder(shop: Workshop, tmp_path: Path) -> None:
+    measured(measurement(), tmp_path)
+    before = (tmp_path / "comparison.json").read_bytes()
+    context = get_context("fork")
+    held, release = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(tmp_path, held, release))
+    other.start()
+    try:
+        assert held.wait(60)
+        with pytest.raises(UserError, match=f"process {other.pid} on "):
+            measured(measurement(), tmp_path)
+    finally:
+        other.kill()
+        other.join()
+    assert (tmp_path / "comparison.json").read_bytes() == before
 
 
 def test_a_finished_comparison_can_be_given_more_rounds_but_not_fewer(

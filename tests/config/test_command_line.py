@@ -72,6 +72,7 @@ WRONG = [
     ("resume=/no/such/run", "/no/such/run is no run's folder"),
     ("hydra.run.dir=/dev/null/run", "/dev/null/run cannot be made, /dev/null is no folder that you may write to"),
     ("-m seed=1,2 hydra.sweep.dir=/dev/null/runs", "/dev/null/runs cannot be made"),
+    ("hydra.run.dir=", "hydra.run.dir= names no folder: type hydra.run.dir=DIR, or leave it out"),
     ("-m norm=eager,foo", "norm=foo is unknown"),
     ("-m resume=last", "resume=last goes on with one run: leave -m out"),
 ]

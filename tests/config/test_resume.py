@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from minillm import compose
+from minillm import folders
+from minillm.cli import checked
 from minillm.compose import check, read
 from minillm.config import Config
 from minillm.errors import UserError
@@ -74,6 +75,16 @@ def test_a_damaged_configuration_is_named_with_the_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"config\.yaml\", line 2") as told:
         resumed(f"resume={run}")
     assert "\n" not in str(told.value)
+    (run / "config.yaml").write_bytes(b"seed: \xff")
+    with pytest.raises(UserError, match=r"config\.yaml cannot be read \(.*\): mend it"):
+        resumed(f"resume={run}")
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = stored_run(tmp_path)
+    monkeypatch.setattr(os, "access", lambda path, how: False)
+    with pytest.raises(UserError, match=rf"{run} is no folder that you may write to: get the permission, or go on in"):
+        checked([f"resume={run}"])
 
 
 def test_a_run_killed_between_its_first_checkpoint_and_its_link_can_go_on(tmp_path: Path) -> None:
@@ -88,7 +99,7 @@ def test_the_run_goes_on_in_its_folder(tmp_path: Path) -> None:
 
 
 def test_last_is_the_newest_run_with_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compose, "RUNS", tmp_path)
+    monkeypatch.setattr(folders, "RUNS", tmp_path)
     with pytest.raises(UserError, match=r"no run under .* has a checkpoint"):
         resumed("resume=last")
     for seconds, name in enumerate(("2026-01-01/b", "2026-01-02_sweep/0_a", "2026-01-01/c")):

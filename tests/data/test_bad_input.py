@@ -1,10 +1,12 @@
 """Each mistake gives one sentence that names the thing at fault, and nothing is left in the cache."""
 
 import json
+import os
 import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import datasets
 import huggingface_hub
@@ -41,7 +43,7 @@ FILES = {
     "no column": ("a.jsonl", b'{"body": "x", "id": 1}\n', r"a.jsonl line 1 has no column 'text' but \['body', 'id'\]"),
     "no text": ("a.jsonl", b'{"text": 3}\n', r"a.jsonl line 1: 'text' is not text"),
     "one huge line": ("a.txt", b"a line " * 300_000, r"1 documents, 1 of them different.*give more files"),
-    "no parquet": ("a.parquet", b"PAR?", r"a.parquet is not a parquet file"),
+    "no parquet": ("a.parquet", b"PAR?", r"a.parquet cannot be read \(Parquet file size is 4"),
 }
 
 
@@ -56,16 +58,26 @@ def test_a_bad_file_is_named(
     assert not list(cache.glob(".*"))
 
 
-def test_a_file_that_may_not_be_read_is_named(
-    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("owner", "function", "given"),
+    [
+        (Path, "open", "folder/a.txt"),
+        (Path, "read_bytes", "folder/a.txt"),  # was readable when it was hashed
+        (os, "scandir", "folder"),
+        (Path, "is_dir", "locked/a.txt"),
+    ],
+)
+def test_what_may_not_be_read_is_named(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, function: str, given: str
 ) -> None:
-    def forbidden(path: Path, mode: str) -> None:
+    def forbidden(path: Any, *how: Any) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    (tmp_path / "a.txt").write_text("text")
-    monkeypatch.setattr(Path, "open", forbidden)  # whoever runs this as root may read everything
-    with pytest.raises(UserError, match=r"a.txt cannot be read \(Permission denied\)"):
-        prepare_corpus(make_config([str(tmp_path / "a.txt")]))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.txt").write_text("text")
+    monkeypatch.setattr(owner, function, forbidden)  # whoever runs this as root may read everything
+    with pytest.raises(UserError, match=rf"{given} cannot be read \(Permission denied\)"):
+        prepare_corpus(make_config([str(tmp_path / given)]))
 
 
 @pytest.mark.parametrize("pattern", ["missing.txt", "no*.txt", "nowhere/"])
@@ -84,14 +96,21 @@ def test_a_parquet_file_without_the_column_lists_its_columns(make_config: MakeCo
             prepare_corpus(make_config([str(tmp_path / "a.parquet")], text_column=column))
 
 
-def test_a_parquet_file_that_is_damaged_inside_is_named(make_config: MakeConfig, tmp_path: Path, cache: Path) -> None:
-    file = tmp_path / "a.parquet"
-    pa.parquet.write_table(pa.table({"text": [story(i) for i in range(2000)]}), file, compression="zstd")
+def damaged_parquet(file: Path, **form: Any) -> None:
+    """A file whose end, which is read first, is whole."""
+    pa.parquet.write_table(pa.table({"text": [story(i) for i in range(2000)]}), file, **form)
     content = bytearray(file.read_bytes())
     content[2000:2400] = bytes(400)
     file.write_bytes(content)
-    with pytest.raises(UserError, match=r"a.parquet is damaged after row \d+ \(.*\); rewrite it"):
-        prepare_corpus(make_config([str(file)]))
+
+
+@pytest.mark.parametrize("form", [{"compression": "zstd"}, {"compression": "none", "write_page_checksum": True}])
+def test_a_parquet_file_that_is_damaged_inside_is_named(
+    make_config: MakeConfig, tmp_path: Path, cache: Path, form: dict[str, Any]
+) -> None:
+    damaged_parquet(tmp_path / "a.parquet", **form)
+    with pytest.raises(UserError, match=r"a.parquet cannot be read \(.*(corruption|checksum).*\): mend that"):
+        prepare_corpus(make_config([str(tmp_path / "a.parquet")]))
     assert not list(cache.glob(".*"))
 
 
@@ -159,3 +178,6 @@ def test_a_data_set_in_a_folder_needs_no_network_and_its_columns_are_checked(
     ):
         with pytest.raises(UserError, match=message):
             prepare_corpus(make_config(**hub, **change))
+    damaged_parquet(tmp_path / "set" / "train.parquet", compression="zstd")
+    with pytest.raises(UserError, match=r"data.dataset=.*/set .*cannot be loaded: .*corruption"):
+        prepare_corpus(make_config(**hub))

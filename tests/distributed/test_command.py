@@ -27,7 +27,11 @@ TEXT = (
 
 
 def command(*typed: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, *typed], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    """The reader of its standard output goes away at once, which ends no rank."""
+    run = subprocess.Popen([sys.executable, *typed], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert run.stdout
+    run.stdout.close()
+    return run
 
 
 def second_rank(parent: int) -> int:

@@ -3,6 +3,7 @@
 import os
 import resource
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,9 +35,25 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
+def deflate(path: Path) -> None:
+    with zipfile.ZipFile(path) as parts:
+        content = {name: parts.read(name) for name in parts.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as parts:
+        for name, part in content.items():
+            parts.writestr(name, part)
+
+
+def link_to_nowhere(path: Path) -> None:
+    path.with_name("step_00000006.ckpt").unlink()
+    path.unlink()
+    path.symlink_to("gone.ckpt")
+
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "truncated": lambda path: os.truncate(path, path.stat().st_size - 1000),
     "a bit flipped": flip,
+    "deflated": deflate,
+    "a link to nowhere": link_to_nowhere,
     "empty": lambda path: os.truncate(path, 0),
     "no checkpoint": lambda path: path.write_text("text"),
     "another file of torch's": lambda path: torch.save({"state_dict": {}}, path),
@@ -120,7 +137,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_and_says_so(run: Run, train
 
 def test_a_folder_that_cannot_be_made_is_named(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"file/run/checkpoints cannot be written \(Not a directory\)"):
+    with pytest.raises(UserError, match=r"file/run/checkpoints cannot be read or written \(Not a directory\)"):
         run(name="file/run")
 
 

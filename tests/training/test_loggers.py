@@ -1,5 +1,6 @@
 """W&B without a key, a terminal or a network: silent, offline, complete."""
 
+import glob
 import json
 import os
 import re
@@ -14,7 +15,6 @@ from typing import Any
 import pytest
 
 from minillm import loggers
-from minillm.errors import UserError
 
 Run = Callable[..., tuple[dict[str, Any], Path]]
 SCRIPT = """
@@ -63,7 +63,7 @@ def history(folder: Path) -> list[dict[str, float]]:
 
 @pytest.mark.process
 def test_a_default_run_is_quiet_offline_and_goes_on_in_one_wandb_run(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
     output = train(folder).splitlines()
@@ -73,7 +73,10 @@ def test_a_default_run_is_quiet_offline_and_goes_on_in_one_wandb_run(
     for chatter in ("Tip", "GPU available", "Warning", "rank_zero", "Seed set"):
         assert not any(chatter in line for line in output), chatter
     monkeypatch.setenv("WANDB_MODE", "offline")
+    capsys.readouterr()
     run({"logger.name": "wandb", "trainer.max_steps": 9, "resume": "last"})
+    (pattern,) = re.findall(r"to upload: wandb sync (\S+)", capsys.readouterr().out)
+    assert len(glob.glob(pattern)) == 2  # all parts, in one command: W&B keeps them in order
     logged = history(folder)
     assert [row["_step"] for row in logged] == list(range(1, 10))
     assert {"train/loss", "train/lr", "tokens", "perf/tokens_per_sec", "perf/data_wait_ms"} <= set(logged[-1])
@@ -134,11 +137,14 @@ def test_a_server_that_refuses_the_key_makes_the_run_an_offline_one(tmp_path: Pa
         server.shutdown()
     assert re.search(r"warning: W&B does not take this run \(.*401.*\): it is written offline", said)
     assert "W&B is offline; to upload: wandb sync" in said
+    assert "Loaded credentials" not in said and "Failed to export" not in said
     assert [item["_step"] for item in history(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
 
 
-def test_an_address_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_MODE", "online")
-    monkeypatch.setenv("WANDB_BASE_URL", "http://host:port")
-    with pytest.raises(UserError, match=r"WANDB_BASE_URL=http://host:port is no address .*unset it"):
-        loggers.mode()
+@pytest.mark.process
+@pytest.mark.parametrize("address", ["nowhere", "http://host:port"])
+def test_an_address_that_is_none_makes_the_run_an_offline_one(tmp_path: Path, address: str) -> None:
+    said = train(tmp_path / "run", WANDB_API_KEY="0" * 40, WANDB_BASE_URL=address)
+    (warning,) = (line for line in said.splitlines() if line.startswith("warning: "))
+    assert re.search(rf"W&B does not take this run \(.*base_url.*{address}.*\): it is written offline", warning)
+    assert [item["_step"] for item in history(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]

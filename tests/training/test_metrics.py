@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from minillm import distributed
 from minillm.callbacks.metrics import Metrics, Readout
 from minillm.errors import OtherRankError, UserError
 
@@ -41,3 +42,11 @@ def test_a_rank_whose_part_was_right_names_no_samples(own: float, kind: type[Use
     with pytest.raises(UserError, match=samples) as caught:
         metrics.check(trainer, readout, *readout.values.tolist())
     assert type(caught.value) is kind
+
+
+def test_of_gradients_that_were_averaged_no_rank_is_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    metrics = Metrics(SimpleNamespace(), every=5, last_checkpoint=lambda: "there is none")
+    readout = Readout(3, torch.tensor([2.0, NAN, 2.0]), torch.tensor([4, 5]), None, row=None)
+    with pytest.raises(UserError, match=r"\(samples \[4, 5\] or another rank's\)"):
+        metrics.check(SimpleNamespace(precision_plugin=None), readout, *readout.values.tolist())
