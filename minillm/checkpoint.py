@@ -58,10 +58,11 @@ class Checkpoints(Callback):
         step, config, last = trainer.global_step, self.config.checkpoint, trainer.global_step == trainer.max_steps
         overdue = config.every_minutes is not None and time.monotonic() - self.saved_at >= 60 * config.every_minutes
         signal, due = distributed.highest((self.signals.received or 0, overdue))  # of any rank, so that all act alike
-        self.signals.received = int(signal) or None
+        if signal:  # else leave it: one may have come meanwhile, which the others do not know of
+            self.signals.received = int(signal)
         if step % config.every_steps == 0 or due or last or signal:
             self.save(trainer)
-        if not last:  # else the run is finished
+        if signal and not last:  # after the last step the run is finished
             self.signals.stop_if_received()
 
     def save(self, trainer: Trainer, *names: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from minillm import distributed
 from minillm import train as training
 from minillm.compose import ROOT
 from minillm.module import LlamaModule
@@ -34,6 +35,22 @@ def test_in_training_the_step_is_ended_and_saved(
     assert (summary["status"], summary["steps"]) == ("stopped", 2)
     name = signal.Signals(number).name
     assert capsys.readouterr().err == f"stopped by {name} after step 2: type resume={folder} to go on\n"
+
+
+def test_one_that_comes_while_the_ranks_agree_ends_the_next_step(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coming = [signal.SIGTERM]
+
+    def struck(values: tuple[float, ...]) -> list[float]:
+        if coming:
+            signal.raise_signal(coming.pop())
+        return list(values)
+
+    monkeypatch.setattr(distributed, "highest", struck)
+    with pytest.raises(Stopped):
+        run({"checkpoint.every_steps": 100})
+    assert state(tmp_path / "run")["global_step"] == 2
 
 
 @NUMBERS

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from minillm.errors import UserError
-from minillm.folders import alone_in
+from minillm.folders import LOCK, alone_in
 from minillm.module import LlamaModule
 from tests.reliability.conftest import Run, rows, state
 
@@ -69,6 +69,11 @@ def test_weights_of_another_dtype_are_refused_by_name(run: Run, before: str) -> 
         run({"trainer.max_steps": 4, "resume": "last", "trainer.precision": now})
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Of a run's folder, but for the lock's."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != LOCK}
+
+
 REFUSED = {
     "other data": {"data.synthetic_tokens": 4001},
     "another seed": {"seed": 1},
@@ -79,10 +84,10 @@ REFUSED = {
 @pytest.mark.parametrize("change", REFUSED.values(), ids=REFUSED)
 def test_a_resume_that_is_refused_writes_nothing(run: Run, tmp_path: Path, change: dict[str, Any]) -> None:
     run({"trainer.max_steps": 2})
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    before = contents(tmp_path / "run")
     with pytest.raises(UserError):
         run({"trainer.max_steps": 4, "resume": "last"} | change)
-    assert {path: path.read_bytes() for path in before} == before
+    assert contents(tmp_path / "run") == before
 
 
 def hold(folder: Path, held: Any, release: Any) -> None:
@@ -131,7 +136,8 @@ GARBLED = {
 def test_a_garbled_log_is_named_and_left_as_it_is(run: Run, tmp_path: Path, garble: Any, line: int) -> None:
     run({"trainer.max_steps": 2})
     log = tmp_path / "run" / "metrics.csv"
-    log.write_bytes(garbled := b"".join(garble(log.read_bytes().splitlines(keepends=True))))
+    log.write_bytes(b"".join(garble(log.read_bytes().splitlines(keepends=True))))
+    before = contents(tmp_path / "run")
     with pytest.raises(UserError, match=f"metrics.csv, line {line}, is no line of a run's log"):
         run({"trainer.max_steps": 4, "resume": "last"})
-    assert log.read_bytes() == garbled
+    assert contents(tmp_path / "run") == before
