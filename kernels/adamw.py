@@ -55,6 +55,12 @@ def adamw_stochastic(
 
     p, g, m, v: flat, contiguous, of one dtype (bf16 or fp32), on one CUDA device. scalars (7,) fp32: lr, beta1, beta2,
     eps, weight decay, 1 - beta1^t, 1 - beta2^t. found_inf (): not zero changes nothing. key (): int64 below 2^32, the
-    noise's.
+    noise's. Raises TypeError for other dtypes, ValueError for other shapes or devices.
     """
+    operator.check_tensors("adamw_stochastic", p=p, g=g, m=m, v=v)
+    if p.dtype == torch.float16 or not p.dtype == g.dtype == m.dtype == v.dtype:
+        dtypes = f"p {p.dtype}, g {g.dtype}, m {m.dtype}, v {v.dtype}"
+        raise TypeError(f"adamw_stochastic: {dtypes}; all must be bfloat16, or all float32")
+    if not all(t.shape == (p.numel(),) and t.is_contiguous() for t in (p, g, m, v)):
+        raise ValueError("adamw_stochastic: p, g, m and v must be flat, contiguous and of one size")
     operator.launch(step_launch(p.device, p.numel()), p, g, m, v, scalars, found_inf, key)

@@ -116,7 +116,7 @@ THREE_BLOCKS = {  # backward in 16 bits, by block_n; the fraction of the roof, a
     128: PersistentRows(32, 128, 3, 16, 1, 1),  # .99, .90
     256: PersistentRows(4, 256, 3, 4, 3, 2),  # .97, .86; at 32768 rows of 768 .67, where 16 rows by 16 warps take .60
     512: PersistentRows(2, 2048, 1, 4, 3, 2),  # the exception: three .92, one .94
-    1024: PersistentRows(4, 1024, 3, 16, 3, 1),  # .98, .97
+    1024: PersistentRows(4, 1024, 3, 16, 3, 1),  # .98, .97 (.94 in bench.py)
     2048: PersistentRows(1, 2048, 3, 4, 3, 2),  # .96, .94
     4096: PersistentRows(1, 4096, 3, 8, 3, 1),  # .99, .95
 }
@@ -151,7 +151,8 @@ def backward(N: int, rows: int, input_bytes: int, fused_add: bool, shared_memory
         shape = PersistentRows(min(8192 // width, 128), width, 1, 8, 3, 2)
     else:
         # About 32 KiB of inputs a tile, two tiles ahead of the one in registers. bf16: 512 .99, 1024 1.00, 2048 1.00,
-        # 4096 1.01, 8192 1.00, 16384 .98; with the addition 512 to 8192 1.02; fp32 1.01; an fp32 stream .98.
+        # 4096 1.01, 8192 1.00, 16384 .98 (bench.py found .86); with the addition 512 to 8192 1.02; fp32 1.01; an fp32
+        # stream .98.
         tile = 8192 if narrow else 4096
         shape = PersistentRows(max(1, min(tile // width, 128)), width, 1, 8, 3, 1)
     return fit(shape, input_bytes, shared_memory)

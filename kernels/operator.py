@@ -53,8 +53,8 @@ def differentiable(
 ) -> Callable:
     """An operator with its gradient.
 
-    `results(*inputs)`: how many of the outputs, the first, the caller needs; those for backward alone then cost him
-    nothing in eager mode (2 us each). Without it all are given out.
+    `results(*inputs)`: how many of the outputs, the first, the caller needs; those for backward alone then cost
+    nothing in eager mode (2 us each saved). Without it all are given out.
 
     `save(ctx, inputs, output)` keeps what backward needs; `gradients(run, ctx, *grads)` calls `run`, the backward
     operator in the form that fits, and returns a gradient (or None) an input. Gradients of unused outputs are None.
@@ -106,9 +106,9 @@ class Launch:
     def __call__(self, *tensors: Tensor) -> None:
         """Launch on the current device, past Triton's own dispatch if that has been asked before.
 
-        It binds names to two dozen arguments, looks at each to find the code compiled for its kind, and asks the driver
-        about every pointer. Here the kinds are known but for the dtypes, and a pointer given as a number is not asked
-        about.
+        Triton binds names to two dozen arguments, looks at each to find the code compiled for its kind, and asks the
+        driver about every pointer. Here the kinds are known but for the dtypes, and a pointer given as a number is not
+        asked about.
         """
         pointers, bits = [], 0
         for tensor in tensors:

@@ -9,9 +9,10 @@ Floor, bytes an element in bf16: rms_norm 4 forward (x; y) and 6 backward (dy, x
 (x, residual; stream, y) and 8 backward (dy, the stream's gradient, the stream; dx). Kept for backward: x (or the
 stream), the weight and one fp32 number a row. Everything inside is fp32, with one rounding at each store.
 
-Rows up to 16384 wide are read once from device memory; wider ones twice, the second time from L2 as far as it reaches.
-Backward, a fixed number of programs walk over the rows, each with its part of dweight in fp32 registers; a small second
-kernel sums the parts in a fixed order: same input, same bits.
+Forward, a row is held in registers where that was fastest (up to 4095 wide, and 16384; with the addition up to 16384);
+else it is read twice, the second time from L2 as far as it reaches. Backward, rows up to 16384 are read once (with the
+addition up to 8192, and in three blocks of 16 bits), wider ones twice. A fixed number of programs walk over the rows,
+each with its part of dweight in fp32 registers; a second kernel sums the parts in a fixed order: same input, same bits.
 """
 
 from collections.abc import Callable
@@ -99,8 +100,10 @@ def backward(
     parts = torch.empty((launches.programs, N) if needs_dweight else (0,), device=device, dtype=torch.float32)
     inputs: tuple[Tensor, ...] = dy, ds, x, w, rstd
     if launches.statistics is not None:
-        mean_dot = torch.empty_like(rstd)
-        operator.launch(launches.statistics, dy, x, w, rstd, mean_dot)
+        mean_dot = rstd  # in its place where only dweight is wanted, which does not need it
+        if dx_dtype is not None or dresidual_dtype is not None:
+            mean_dot = torch.empty_like(rstd)
+            operator.launch(launches.statistics, dy, x, w, rstd, mean_dot)
         inputs = *inputs, mean_dot
     operator.launch(launches.gradients, *inputs, dx, dresidual, parts)
     if needs_dweight:

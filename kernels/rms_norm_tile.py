@@ -1,4 +1,4 @@
-"""RMSNorm kernels for rows that fit in one tile (up to 16384 wide): read once, held in registers.
+"""RMSNorm kernels that hold whole rows in registers, at most 16384 wide: read once.
 
 A program works on tiles of BLOCK_M rows. Backward, a tile is a tuple of PIECES blocks of BLOCK_N columns, so
 that a row of 3 x 256 needs no padding.

@@ -1,4 +1,5 @@
-"""RMSNorm kernels for rows wider than one tile: read twice, the second time from the caches as far as they reach.
+"""RMSNorm kernels that read a row twice, the second time from the caches as far as they reach: for rows too wide to
+hold, and forward from 4096 on, where that is faster (`launch_norm.py` decides).
 
 Forward, one program has a row. Backward, a kernel computes each row's statistic; in a second one a program owns a strip
 of columns of many rows, so that its part of dweight stays in registers.

@@ -82,7 +82,7 @@ class StochasticAdamW(torch.optim.Optimizer):
         return result
 
     def scalars(self, group: dict[str, Any]) -> Tensor:
-        """What `update` needs of a group, whose parameters have all taken the same number of steps."""
+        """What `adamw_stochastic` needs of a group, whose parameters have all taken the same number of steps."""
         t, (beta1, beta2) = self.state[group["params"][0]]["step"], group["betas"]
         values = (group["lr"], beta1, beta2, group["eps"], group["weight_decay"], 1 - beta1**t, 1 - beta2**t)
         return torch.tensor(values, dtype=torch.float32)

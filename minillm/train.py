@@ -21,6 +21,7 @@ from minillm.callbacks.sample import Sample
 from minillm.callbacks.throughput import PROFILED_STEPS, Throughput
 from minillm.checkpoint import Checkpoints, SyncedIO, last_good
 from minillm.config import Config
+from minillm.csv_log import LOG, CSVLog, whole_rows
 from minillm.data import BlocksDataModule, Corpus, prepare_corpus
 from minillm.errors import UserError
 from minillm.failures import explained
@@ -31,12 +32,12 @@ from minillm.init_from import adopted, load_weights
 from minillm.layers import build_layers, layer_names
 from minillm.layers.loss import Loss
 from minillm.loaded import TOKENIZER
-from minillm.loggers import LOG, CSVLog, WandbLog, choices, whole_rows
 from minillm.model import Llama
 from minillm.module import LlamaModule
 from minillm.ranks import in_group, run_ranks
 from minillm.signals import Signals, Stopped
 from minillm.trainer import build_trainer, quiet_lightning
+from minillm.wandb_log import WandbLog, choices
 from minillm.whole import whole_file
 
 
@@ -67,11 +68,11 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
         "attention_backend": hardware.attention_backend(config),
         "env": hardware.environment(hardware.accelerator(config)),
     }
-    begun = False  # from here on the folder's summary is this run's: not before a resumed one has passed all checks
     try:
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         with alone_in(folder) if distributed.rank() == 0 else nullcontext(), Signals() as signals:
-            begun = saved is None
+            if saved is None:  # with "status" the folder's summary is this run's; a resumed one's after all checks
+                known["status"] = "running"
             if config.trainer.strategy == "single":
                 run(config, folder, known, saved, signals)
             elif distributed.launched():
@@ -83,7 +84,7 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
                 known["status"] = "running"
                 run_ranks(run, config, folder, known, saved)
     except Stopped as stop:
-        if begun or "status" in known:
+        if "status" in known:
             summary.write(folder, known | {"status": "stopped"})
         again = f"type resume={folder} to go on" if resume.checkpoints(folder) else "there is no checkpoint yet"
         if distributed.rank() == 0:
@@ -92,7 +93,7 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
         raise
     except BaseException as error:
         told = explained(error, config, last_good(folder)) or error
-        if begun or "status" in known:
+        if "status" in known:
             with suppress(OSError):  # a full disk is told by `error`
                 summary.write(folder, known | {"status": "failed", "error": str(told) or type(told).__name__})
         if told is error:

@@ -9,8 +9,8 @@ from lightning.pytorch.callbacks import Callback
 from minillm import distributed
 from minillm.data import Corpus
 from minillm.generate import generate
-from minillm.loggers import WandbLog
 from minillm.module import LlamaModule
+from minillm.wandb_log import WandbLog
 from minillm.whole import whole_file
 
 PROMPT_TOKENS, NEW_TOKENS = 12, 28

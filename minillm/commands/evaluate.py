@@ -44,8 +44,9 @@ def text(run: "LoadedRun") -> tuple["Blocks", float | None, str]:
     """
     from minillm.data import prepare_corpus
     from minillm.data.whole_text import whole_text
+    from minillm.resume import from_anywhere
 
-    now, trained = run.config.data.model_dump(mode="json"), run.saved.config["data"]
+    now, trained = from_anywhere(run.config).data.model_dump(mode="json"), run.saved.config["data"]
     if any(now[key] != trained[key] for key in SOURCE):
         if run.tokenizer is None:
             raise UserError("the run was trained on synthetic tokens and has no tokenizer: it cannot read a text")

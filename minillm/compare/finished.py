@@ -12,8 +12,8 @@ from minillm.compare import same
 from minillm.compare.results import FORMAT
 from minillm.compare.statistics import CONFIDENCE, MARGIN, Ratio
 from minillm.config import LAYERS
+from minillm.csv_log import LOG, whole_rows
 from minillm.errors import UserError
-from minillm.loggers import whole_rows
 
 # What a finished run may differ in without having been told: the choices that this is all about.
 CHOICES = (*LAYERS, "compile")
@@ -72,7 +72,7 @@ def variant(
     rate, base = summary["tokens_per_sec"], first["tokens_per_sec"]
     valid = summary["timings_valid"] and first["timings_valid"]
     ratio = Ratio(rate / base, None, None, 1) if valid and rate and base and summary is not first else None
-    losses = {row["step"]: float(row["train/loss"]) for row in whole_rows(folder / "metrics.csv") if row["train/loss"]}
+    losses = {row["step"]: float(row["train/loss"]) for row in whole_rows(folder / LOG) if row["train/loss"]}
     return {
         "name": name,
         "config": config,

@@ -126,6 +126,7 @@ def read_prediction(path: Path) -> dict[str, float]:
 
 def read_options(typed: list[str], problems: list[str]) -> Options:
     """`compare.key=value`; what is wrong becomes a line of `problems`."""
+    problems += [f"{text} is not understood: type {text}=VALUE" for text in typed if "=" not in text]
     pairs = dict(text.removeprefix("compare.").split("=", 1) for text in typed if "=" in text)
     try:
         return Options.model_validate(pairs)

@@ -59,10 +59,10 @@ def train(job: Job, pipe: Pipe) -> None:
     from minillm.callbacks.metrics import Metrics
     from minillm.callbacks.throughput import Throughput
     from minillm.compare.turns import Turns
+    from minillm.csv_log import LOG, CSVLog
     from minillm.data import BlocksDataModule, prepare_corpus
     from minillm.flops import flops_per_token
     from minillm.layers import layer_names
-    from minillm.loggers import CSVLog
     from minillm.nvidia_smi import this_gpu
     from minillm.train import build_module, with_vocabulary
     from minillm.trainer import build_trainer, quiet_lightning
@@ -108,7 +108,7 @@ def train(job: Job, pipe: Pipe) -> None:
         config.model_copy(update={"trainer": loop}),
         job.folder,
         profiler=clock,
-        logger=[CSVLog(job.folder / "metrics.csv", 0)],
+        logger=[CSVLog(job.folder / LOG, 0)],
         callbacks=[
             throughput,
             Metrics(throughput, config.trainer.log_every_steps, lambda: "a comparison keeps no checkpoints"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from minillm.explain.as_json import to_json
 from minillm.explain.results import Explanation
-from minillm.loggers import mode, start_wandb
+from minillm.wandb_log import mode, start_wandb
 
 
 def track(explanation: Explanation, folder: Path) -> str:

@@ -31,7 +31,7 @@ BY_NAME = {
     "norm": re.compile(r"^(rms_norm|sum_parts)"),
     "rope": re.compile(r"^rotary"),
     "activation": re.compile(r"^swiglu"),
-    "head and loss": re.compile(r"^cross_entropy|softmax|nll_loss"),
+    "head and loss": re.compile(r"^(cross_entropy|scale_and_round)|softmax|nll_loss"),
     "optimizer": re.compile(r"multi_tensor|adam", re.IGNORECASE),
     "compiled": re.compile(r"^triton_"),
     "embedding": re.compile(r"embedding|indexing_backward|index_put|radix|\bcub::", re.IGNORECASE),

@@ -54,6 +54,7 @@ def test_the_seed_stays_where_it_is_compared() -> None:
     [
         (["norm=eager"], ["nothing to compare: list"]),
         (["norm=eager,foo", "trainer.lrr=1,2"], ["norm=foo is unknown", "trainer.lrr is unknown"]),
+        (["norm=eager,torch", "compare.rounds"], ["compare.rounds is not understood: type compare.rounds=VALUE"]),
         (["norm=eager,torch", "compare.rounds=2", "compare.x=1"], ["compare.rounds=2 must be", "compare.x is unknown"]),
         (["norm=eager,torch", "compare.round=9"], ["compare.round is unknown: compare has rounds, minutes, seeds, "]),
         (["norm=eager,torch", "compare.minutes=soon"], ["compare.minutes=soon must be a valid number"]),

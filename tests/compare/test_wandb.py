@@ -13,7 +13,7 @@ import wandb
 from minillm.compare.files import workers
 from minillm.compare.report import tracking
 from minillm.compare.report.tracking import track
-from minillm.loggers import KEYS, CSVLog
+from minillm.csv_log import KEYS, CSVLog
 from tests.compare.made import NORMS
 
 

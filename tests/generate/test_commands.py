@@ -104,6 +104,11 @@ def test_the_runs_own_text_gives_the_validation_loss_of_training(home: Path, cap
     assert value["bits"] == pytest.approx(summary["val_bits_per_byte"], abs=2e-4)
 
 
+def test_the_runs_own_file_is_its_own_by_a_relative_path_too(capsys: Capture) -> None:
+    assert evaluate.main(["run=run", "data.files=text.jsonl"]) == 0
+    assert "on the run's validation text" in capsys.readouterr().out
+
+
 def test_all_of_another_text_is_evaluated_however_short(home: Path, capsys: Capture) -> None:
     typed = ["data=text", "data.files=other.txt", "data.sequence_length=500", "layers=triton"]
     assert evaluate.main(["run=run", *typed]) == 0

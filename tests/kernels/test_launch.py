@@ -108,3 +108,20 @@ def test_nothing_that_a_launch_depends_on_is_forgotten(width: int, rows: int) ->
             for view in (x, x.t().contiguous().t(), x.contiguous()):
                 expected = F.rms_norm(view.float(), (width,), w + offset, 1e-6)
                 torch.testing.assert_close(rms_norm(view, w, offset=offset).float(), expected, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_frozen_input_of_wide_rows_costs_no_statistics(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(2, 16400, device=DEVICE, requires_grad=not frozen)
+    w = torch.rand(16400, device=DEVICE, requires_grad=True)
+    y, launched, launch = rms_norm(x, w), list[str](), operator.launch
+
+    def spy(what: operator.Launch, *tensors: Tensor) -> None:
+        launched.append(what.kernel.fn.__name__)
+        launch(what, *tensors)
+
+    monkeypatch.setattr(operator, "launch", spy)
+    (dw,) = torch.autograd.grad(y.sum(), [w])
+    statistics = [] if frozen else ["rms_norm_backward_statistics"]
+    assert launched == [*statistics, "rms_norm_backward_strips", "sum_parts"]
+    torch.testing.assert_close(dw, (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)).sum(0).detach())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from minillm.loggers import whole_rows
+from minillm.csv_log import whole_rows
 from minillm.module import LlamaModule
 from minillm.signals import Stopped
 from tests.training.conftest import run as run  # the fixture

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from minillm import resume
-from minillm.loggers import whole_rows
+from minillm.csv_log import whole_rows
 from minillm.train import train
 from minillm.whole import ASIDE
 from tests.training.conftest import make_config

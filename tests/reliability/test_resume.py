@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from minillm.csv_log import CSVLog
 from minillm.errors import UserError
-from minillm.loggers import CSVLog
 from tests.reliability.conftest import Run, assert_same, rows, state
 
 Stop = Callable[..., Path]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from minillm import loggers
+from minillm import wandb_log
 
 Run = Callable[..., tuple[dict[str, Any], Path]]
 SCRIPT = """
@@ -95,10 +95,10 @@ def test_online_needs_a_key_and_a_server_that_answers(monkeypatch: pytest.Monkey
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nobody listens on the discard port
-    monkeypatch.setattr(loggers, "answers", lambda host, port: True)
-    assert loggers.mode() == "offline"  # no key
+    monkeypatch.setattr(wandb_log, "answers", lambda host, port: True)
+    assert wandb_log.mode() == "offline"  # no key
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login user password secret\n")
-    assert loggers.mode() == "online"
+    assert wandb_log.mode() == "online"
     monkeypatch.undo()
 
 
@@ -106,13 +106,13 @@ def test_a_server_that_does_not_answer_means_offline(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    assert loggers.mode() == "offline"
+    assert wandb_log.mode() == "offline"
 
 
 @pytest.mark.parametrize(("chosen", "mode"), [("offline", "offline"), ("dryrun", "offline"), ("disabled", "disabled")])
 def test_wandb_mode_is_honoured(monkeypatch: pytest.MonkeyPatch, chosen: str, mode: str) -> None:
     monkeypatch.setenv("WANDB_MODE", chosen)
-    assert loggers.mode() == mode
+    assert wandb_log.mode() == mode
 
 
 class Refusal(BaseHTTPRequestHandler):

@@ -6,6 +6,7 @@ import torch
 import kernels
 from kernels import adamw_reference
 from kernels.adamw_reference import noise, round_stochastically
+from kernels.operator import INTERPRETED
 from minillm.optim_bf16 import StochasticAdamW
 
 
@@ -104,3 +105,16 @@ def test_the_kernel_is_its_specification(dtype: torch.dtype) -> None:
     for expected, got in zip(*results, strict=True):
         torch.testing.assert_close(got, expected, rtol=2**-7 if dtype == torch.bfloat16 else 1e-5, atol=1e-6)
         assert (got != expected).float().mean() < (0.001 if dtype == torch.bfloat16 else 1)  # one ulp, seldom
+
+
+def test_the_kernel_refuses_what_it_would_walk_wrongly() -> None:
+    device = "cpu" if INTERPRETED else "cuda"
+    rest = torch.zeros(7, device=device), torch.zeros((), device=device), torch.zeros((), device=device)
+    narrow, wide = (torch.zeros(8, dtype=dtype, device=device) for dtype in (torch.bfloat16, torch.float32))
+    with pytest.raises(TypeError, match=r"p torch\.float16"):
+        kernels.adamw_stochastic(*[narrow.half()] * 4, *rest)
+    with pytest.raises(TypeError, match=r"g torch\.float32"):
+        kernels.adamw_stochastic(narrow, wide, narrow, narrow, *rest)
+    for wrong in (narrow[:4], narrow.view(2, 4), torch.zeros(16, dtype=torch.bfloat16, device=device)[::2]):
+        with pytest.raises(ValueError, match="flat, contiguous and of one size"):
+            kernels.adamw_stochastic(narrow, wrong, narrow, narrow, *rest)

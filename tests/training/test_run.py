@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from minillm import summary
+from minillm.csv_log import KEYS
 from minillm.errors import UserError
-from minillm.loggers import KEYS
 
 Run = Callable[..., tuple[dict[str, Any], Path]]
 

@@ -16,7 +16,8 @@ from minillm.compare.files import workers
 from minillm.compare.report.charts import charts
 from minillm.compare.report.tables import Result, title
 from minillm.config import LAYERS, Config, LoggerConfig
-from minillm.loggers import KEYS, choices, mode, start_wandb, whole_rows
+from minillm.csv_log import KEYS, LOG, whole_rows
+from minillm.wandb_log import choices, mode, start_wandb
 
 if TYPE_CHECKING:
     from wandb import Run, Table
@@ -86,7 +87,7 @@ def first_rows(folder: Path, number: int, variant: Mapping[str, Any]) -> dict[in
     """By step, what the variant's first process logged, and the loss of every step."""
     first: Mapping[str, float | None] = next(iter(variant["losses"].values()), {})
     rows = {int(step): {"train/loss": loss} for step, loss in first.items() if loss is not None}
-    for row in whole_rows(workers(folder, "round_0") / str(number) / "metrics.csv"):
+    for row in whole_rows(workers(folder, "round_0") / str(number) / LOG):
         rows.setdefault(int(row["step"]), {}).update({key: float(row[key]) for key in KEYS if row[key]})
     return dict(sorted(rows.items()))
 
