@@ -180,12 +180,14 @@ def resumed(command: Command, which: str, word: str = "resume") -> Command:
 def stored(path: Path) -> dict[str, Any]:
     """A run's configuration, as data. Hydra never looks into the folder: it would do what it finds there, and could be
     told to run any code. Raises UserError for a file that cannot be read, or has what no run writes."""
-    with reading(path, YAMLError, ValueError, instead="mend it, or start a new run"):
+    with reading(path, YAMLError, OmegaConfBaseException, ValueError, instead="mend it, or start a new run"):
         values: Any = OmegaConf.to_container(OmegaConf.load(path))
+        if not isinstance(values, dict):
+            raise ValueError(f"it holds a {type(values).__name__}, no run's configuration")
     foreign = {*map(str, values)} - {*Config.model_fields}
     if foreign:
         raise UserError(f"{path} has {', '.join(sorted(foreign))}, which no run writes: remove it")
-    return dict(values)
+    return values
 
 
 def spelled_out(overrides: list[str]) -> list[str]:

@@ -107,7 +107,7 @@ def tabulated(runs: list[Path], command: str, started: str, folder: Path) -> int
     from minillm.compare import files, finished
     from minillm.compare.report.tables import markdown
 
-    result = finished.tabulated(runs, command, started)
+    result = files.plain(finished.tabulated(runs, command, started))
     folder.mkdir(parents=True, exist_ok=True)
     files.save(folder, result)
     print(f"{markdown(result)}\n{folder}")

@@ -3,19 +3,26 @@ folder for each worker."""
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from minillm.compare.records import Measurement
 from minillm.compare.report.page import page
 from minillm.compare.report.tables import Result, markdown
 from minillm.compare.results import summarize
-from minillm.errors import UserError
+from minillm.errors import UserError, reading
 from minillm.summary import finite
 from minillm.whole import whole_file
 
 NAME = "comparison.json"
+Content = TypeVar("Content", bound=BaseModel)
+
+
+class Kept(BaseModel):
+    """What is read again of comparison.json. None: it compares finished runs."""
+
+    measurement: Measurement | None
 
 
 def write(folder: Path, measurement: Measurement, status: str) -> dict[str, Any]:
@@ -40,16 +47,24 @@ def save(folder: Path, result: Result, measurement: dict[str, Any] | None = None
 
 def read(folder: Path) -> Measurement:
     """What was measured so far. Raises UserError where that is not to be had."""
-    path = folder / NAME
-    if not path.is_file():
-        raise UserError(f"compare.resume={folder}: there is no {NAME} in it")
+    measurement = read_as(
+        Kept, folder / NAME, instead="type the folder of a comparison, or start a new one"
+    ).measurement
+    if measurement is None:
+        raise UserError(f"compare.resume={folder}: it compares finished runs, there is nothing to go on with")
+    return measurement
+
+
+def read_as(kind: type[Content], path: Path, instead: str) -> Content:
+    """A JSON file's content. Raises UserError, with what to do instead, for one that cannot be read or has another."""
+    with reading(path, instead=instead):
+        content = path.read_bytes()
     try:
-        measurement = json.loads(path.read_text())["measurement"]
-        if measurement is None:
-            raise UserError(f"compare.resume={folder}: it compares finished runs, there is nothing to go on with")
-        return Measurement.model_validate_json(json.dumps(measurement))
-    except (ValidationError, ValueError, KeyError) as error:
-        raise UserError(f"compare.resume={folder}: its {NAME} was written by another version of minillm") from error
+        return kind.model_validate_json(content)
+    except ValidationError as error:
+        found = error.errors()[0]
+        what = ": ".join(filter(None, (".".join(map(str, found["loc"])), found["msg"])))
+        raise UserError(f"{path} is not as this version of minillm writes it ({what}): {instead}") from error
 
 
 def workers(folder: Path, start: str) -> Path:

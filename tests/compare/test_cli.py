@@ -115,13 +115,38 @@ def test_a_variant_that_cannot_run_here_ends_it_before_a_step_is_measured(
 
 
 @pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"[]", "Input should be an object"),
+        (b"17", "Input should be an object"),
+        (b'"a"', "Input should be an object"),
+        (b"\xff", "Invalid JSON"),
+        (b"{", "Invalid JSON"),
+        (b"{}", "measurement: Field required"),
+        (b'{"measurement": 17}', "measurement: Input should be an object"),
+        (b'{"measurement": {}}', "measurement.plan: Field required"),
+    ],
+)
+def test_a_damaged_comparison_is_a_sentence(
+    tmp_path: Path, content: bytes, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "comparison.json").write_bytes(content)
+    with pytest.raises(SystemExit) as caught:
+        main([f"compare.resume={tmp_path}"])
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {tmp_path}/comparison.json is not as this version of minillm writes it ({reason}")
+    assert (tmp_path / "comparison.json").read_bytes() == content
+
+
+@pytest.mark.parametrize(
     ("typed", "sentence"),
     [
         (["norm=eager"], "nothing to compare"),
         (["-m", "norm=eager,torch"], "lists need no -m"),
         (["runs=a,b", "norm=eager"], "runs= brings its own configuration"),
         (["compare.resume=a", "norm=eager"], "compare.resume= brings its own configuration"),
-        (["compare.resume=nowhere"], "there is no comparison.json"),
+        (["compare.resume=nowhere"], "nowhere/comparison.json cannot be read (No such file"),
     ],
 )
 def test_a_mistake_is_a_sentence_before_any_work(

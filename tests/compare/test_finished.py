@@ -75,9 +75,9 @@ def test_the_interpreters_runs_get_no_ratio(tmp_path: Path) -> None:
     [
         ({"optim.lr": 0.5}, {}, "optim.lr differs: 0.01 .*, 0.5"),
         ({"seed": 1}, {}, "seed differs"),
-        ({}, {"corpus": {"hash": "b"}}, "corpus.hash differs: a .*, b"),
+        ({}, {"corpus": {"source": "made", "hash": "b"}}, "corpus.hash differs: a .*, b"),
         ({}, {"env": ENV | {"torch": "2.14"}}, "env.torch differs"),
-        ({}, {"status": "failed"}, "no finished run .its status is failed"),
+        ({}, {"status": "failed"}, "b/summary.json: its status is failed"),
     ],
 )
 def test_other_differences_are_refused(tmp_path: Path, overrides: dict, summary: dict, sentence: str) -> None:
@@ -87,5 +87,43 @@ def test_other_differences_are_refused(tmp_path: Path, overrides: dict, summary:
 
 
 def test_a_folder_that_is_no_run_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no finished run"):
+    with pytest.raises(UserError, match=r"runs=.*a: .*cannot be read \(No such file.*\n.*runs=.*b: "):
         tabulate([tmp_path / "a", tmp_path / "b"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("config.yaml", "norm: [", r"config.yaml cannot be read \("),
+        ("config.yaml", "norm: ${", r"config.yaml cannot be read \("),
+        ("config.yaml", "- norm", r"config.yaml cannot be read \(it holds a list"),
+        ("config.yaml", "17", r"config.yaml cannot be read \("),
+        ("summary.json", "{", r"summary.json is not as .* writes it \(Invalid JSON"),
+        ("summary.json", "[]", r"summary.json is not as .* writes it \(Input should be an object"),
+        ("summary.json", "\udcff", r"summary.json is not as .* writes it \(Invalid JSON"),
+        ("summary.json", "{}", r"summary.json is not as .* writes it \(status: Field required"),
+        ("summary.json", '{"status": "finished"}', r"summary.json is not as .* writes it \(env: Field required"),
+        ("metrics.csv", "step,train/lr\n10,3.5\n", r"metrics.csv has no column train/loss: "),
+        ("metrics.csv", "step,train/loss\n10,much\n", r"metrics.csv, line 2, is no line of a run's log"),
+    ],
+)
+def test_damage_is_a_sentence_that_names_the_file(tmp_path: Path, name: str, content: str, sentence: str) -> None:
+    runs = [finished_run(tmp_path / "a", 100.0), finished_run(tmp_path / "b", 150.0, {"norm.name": "torch"})]
+    (runs[1] / name).write_text(content, errors="surrogateescape")
+    with pytest.raises(UserError, match=f"^runs={runs[1]}: {runs[1]}/{sentence}"):
+        tabulate(runs)
+
+
+@pytest.mark.parametrize("key", ["env", "corpus", "tokens_per_sec", "timings_valid", "step_ms"])
+def test_a_summary_value_of_another_kind_is_a_sentence(tmp_path: Path, key: str) -> None:
+    broken = finished_run(tmp_path / "b", 150.0, {"norm.name": "torch"}, **{key: "much"})
+    with pytest.raises(UserError, match=rf"writes it \({key}: "):
+        tabulate([finished_run(tmp_path / "a", 100.0), broken])
+
+
+def test_a_loss_that_is_no_number_is_written_as_null(tmp_path: Path) -> None:
+    runs = [finished_run(tmp_path / "a", 100.0), finished_run(tmp_path / "b", 150.0, {"norm.name": "torch"})]
+    (runs[1] / "metrics.csv").write_text("step,train/loss\n10,nan\n")
+    folder = tmp_path / "result"
+    assert main([f"runs={runs[0]},{runs[1]}", f"hydra.run.dir={folder}"]) == 0
+    assert json.loads((folder / "comparison.json").read_text())["variants"][1]["losses"] == {"0": {"10": None}}
