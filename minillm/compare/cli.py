@@ -63,10 +63,12 @@ def run(arguments: list[str]) -> int:
 
     if "compare.resume" in typed:
         folder = Path(typed["compare.resume"]).expanduser().resolve()
-        measurement = read(folder)
-        if "compare.rounds" in typed:
-            measurement = lengthened(measurement, typed["compare.rounds"])
-        return measured(measurement, folder)
+        read(folder)  # what is no comparison is left alone: the lock is a file
+        with alone_in(folder):
+            measurement = read(folder)  # another process may have gone on until now
+            if "compare.rounds" in typed:
+                measurement = lengthened(measurement, typed["compare.rounds"])
+            return measured(measurement, folder)
     now = datetime.now()
     command, started = shlex.join(["python", "scripts/compare.py", *arguments]), now.isoformat(timespec="seconds")
     if "runs" in typed:
@@ -75,7 +77,9 @@ def run(arguments: list[str]) -> int:
             return tabulated(folders, command, started, folder)
     plan = make_plan([argument for argument in arguments if not argument.startswith(FOLDER)])
     with new_folder(typed.get("hydra.run.dir"), "_".join(plan.varied), now) as folder:
-        return measured(Measurement(plan=plan, command=command, started=started), folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with alone_in(folder):
+            return measured(Measurement(plan=plan, command=command, started=started), folder)
 
 
 def lengthened(measurement: "Measurement", rounds: str) -> "Measurement":
@@ -115,40 +119,38 @@ def tabulated(runs: list[Path], command: str, started: str, folder: Path) -> int
 
 
 def measured(measurement: "Measurement", folder: Path) -> int:
-    """Measure what is left, write and show what comes out, name the folder."""
+    """Measure what is left, write and show what comes out, name the folder, which no other process may be using."""
     from minillm.compare import files, runner
     from minillm.compare.report.tables import markdown, verdicts
     from minillm.compare.report.tracking import track
     from minillm.signals import Signals, Stopped
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with alone_in(folder):
-        state = measurement
+    state = measurement
 
-        def save(so_far: "Measurement") -> None:
-            nonlocal state
-            state = so_far
-            files.write(folder, state, "running")
+    def save(so_far: "Measurement") -> None:
+        nonlocal state
+        state = so_far
+        files.write(folder, state, "running")
 
-        status, code = "finished", 0
-        try:
-            with Signals():
-                state = runner.measure(measurement, folder, save, lambda text: print(text, flush=True))
-        except Stopped as stop:
-            status, code = "interrupted", int(str(stop.code))
-        except UserError as error:  # known only now: a variant cannot run here, or is not comparable
-            files.write(folder, state, "refused")
-            fail(error, status=1)
-        result = files.write(folder, state, status)
-        print(f"\n{markdown(result)}")
-        go_on = f"python scripts/compare.py compare.resume={folder}"
-        if status == "interrupted":
-            print(f"interrupted; to go on: {go_on}")
-        else:
-            if any(line.kind == "undecided" for line in verdicts(result)):
-                print(f"for more rounds: {go_on} compare.rounds=N, as many as in all")
-            code = 0 if runner.alive(state) else 1
-            if line := track(result, folder):
-                print(line)
-        print(folder)
-        return code
+    status, code = "finished", 0
+    try:
+        with Signals():
+            state = runner.measure(measurement, folder, save, lambda text: print(text, flush=True))
+    except Stopped as stop:
+        status, code = "interrupted", int(str(stop.code))
+    except UserError as error:  # known only now: a variant cannot run here, or is not comparable
+        files.write(folder, state, "refused")
+        fail(error, status=1)
+    result = files.write(folder, state, status)
+    print(f"\n{markdown(result)}")
+    go_on = f"python scripts/compare.py compare.resume={folder}"
+    if status == "interrupted":
+        print(f"interrupted; to go on: {go_on}")
+    else:
+        if any(line.kind == "undecided" for line in verdicts(result)):
+            print(f"for more rounds: {go_on} compare.rounds=N, as many as in all")
+        code = 0 if runner.alive(state) else 1
+        if line := track(result, folder):
+            print(line)
+    print(folder)
+    return code

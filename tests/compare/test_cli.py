@@ -3,17 +3,19 @@
 import json
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
+from minillm.compare import cli
 from minillm.compare.cli import main, measured
-from minillm.compare.files import read
+from minillm.compare.files import read, write
 from minillm.compare.process import WorkerError
 from minillm.compare.records import Failed
 from minillm.compare.report import tables, tracking
-from minillm.errors import UserError
 from tests.compare.made import Workshop, measurement
 from tests.reliability.test_state import hold
 
@@ -47,7 +49,9 @@ def test_a_stopped_comparison_is_kept_and_one_command_goes_on(
     assert len(read(tmp_path).rounds) == 4
 
 
-def test_two_processes_do_not_measure_in_one_folder(shop: Workshop, tmp_path: Path) -> None:
+def test_two_processes_do_not_measure_in_one_folder(
+    shop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     measured(measurement(), tmp_path)
     before = (tmp_path / "comparison.json").read_bytes()
     context = get_context("fork")
@@ -56,12 +60,30 @@ def test_two_processes_do_not_measure_in_one_folder(shop: Workshop, tmp_path: Pa
     other.start()
     try:
         assert held.wait(60)
-        with pytest.raises(UserError, match=f"process {other.pid} on "):
-            measured(measurement(), tmp_path)
+        with pytest.raises(SystemExit):
+            main([f"compare.resume={tmp_path}"])
+        assert f"process {other.pid} on " in capsys.readouterr().err
     finally:
         other.kill()
         other.join()
     assert (tmp_path / "comparison.json").read_bytes() == before
+
+
+def test_it_goes_on_from_what_another_process_has_just_left(
+    shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured(measurement(), tmp_path)
+    done, told = read(tmp_path), len(shop.log)
+
+    @contextmanager
+    def another_ended_before(folder: Path) -> Iterator[None]:
+        write(folder, done, "finished")
+        yield
+
+    monkeypatch.setattr(cli, "alone_in", another_ended_before)
+    write(tmp_path, done.model_copy(update={"rounds": done.rounds[:2]}), "running")
+    assert main([f"compare.resume={tmp_path}"]) == 0
+    assert len(shop.log) == told
 
 
 def test_a_finished_comparison_can_be_given_more_rounds_but_not_fewer(
