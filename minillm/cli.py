@@ -6,7 +6,7 @@ stopped by SIGTERM and SIGINT. A user's mistake is a sentence a line on stderr; 
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import NoReturn
 
@@ -124,6 +124,19 @@ def in_sentences(act: Callable[[], int]) -> int:
         fail(error, status=2)
     except KeyboardInterrupt:
         return 130
+
+
+def taken(arguments: list[str], keys: Container[str]) -> tuple[dict[str, str], list[str]]:
+    """Of these keys the values, each byte for byte all after the first `=`, the last one typed; and what else was."""
+    own: dict[str, str] = {}
+    rest = []
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if equals and key in keys:
+            own[key] = value
+        else:
+            rest.append(argument)
+    return own, rest
 
 
 def fail(error: UserError, status: int) -> NoReturn:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from minillm.cli import in_sentences
+from minillm.cli import in_sentences, taken
 from minillm.compose import check, read, resumed
 from minillm.config import Config
 from minillm.errors import UserError
@@ -43,14 +43,7 @@ def run_command(arguments: list[str], usage: str, kind: type[Own], act: Callable
 
 def split(arguments: list[str], kind: type[Own]) -> tuple[Own, list[str]]:
     """The command's own options, and what else was typed. Raises UserError, a line for each that is wrong."""
-    own: dict[str, Any] = {}
-    rest = []
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if equals and key in kind.model_fields:
-            own[key] = value
-        else:
-            rest.append(argument)
+    own, rest = taken(arguments, kind.model_fields)
     try:
         return kind.model_validate(own), rest
     except ValidationError as error:

@@ -6,11 +6,11 @@ Exit status: 0 done; 2 the command is wrong, nothing was done.
 import shlex
 from datetime import datetime
 
-from minillm.cli import in_sentences
+from minillm.cli import in_sentences, taken
 from minillm.errors import UserError
 from minillm.folders import results_folder
 
-FOLDER = "hydra.run.dir="
+FOLDER = "hydra.run.dir"
 USAGE = """Why is an implementation of a layer faster? Kernels launched, bytes moved, memory kept, milliseconds saved.
 
   python scripts/explain.py norm=textbook,eager,triton_simple,triton shape=2x3x512   the teaching example, step by step
@@ -45,10 +45,10 @@ def run(arguments: list[str]) -> int:
     from minillm.explain.tracking import track
 
     now = datetime.now()
-    plan = make_plan([argument for argument in arguments if not argument.startswith(FOLDER)])
-    typed = [argument.removeprefix(FOLDER) for argument in arguments if argument.startswith(FOLDER)]
+    own, rest = taken(arguments, (FOLDER,))
+    plan = make_plan(rest)
     command = shlex.join(["python", "scripts/explain.py", *arguments])
-    with results_folder(typed[-1] if typed else None, f"explain_{plan.layer}", now) as folder:
+    with results_folder(own.get(FOLDER), f"explain_{plan.layer}", now) as folder:
         explanation = runner.run(plan, command, folder, lambda text: print(text, flush=True))
         print(f"\n{report.save(folder, explanation)}")
         for line in (save_plot(folder / "explain.png", explanation), track(explanation, folder)):

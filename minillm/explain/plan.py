@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from minillm import compose
+from minillm.cli import taken
 from minillm.compare.plan import custom_norm
 from minillm.config import LAYERS, Config
 from minillm.errors import UserError
@@ -43,8 +44,7 @@ class Plan:
 
 def make_plan(typed: list[str]) -> Plan:
     """Raises UserError with one line for each thing that is wrong."""
-    shapes = [text.partition("=")[2] for text in typed if text.startswith("shape=")]
-    rest = [text for text in typed if not text.startswith("shape=")]
+    own, rest = taken(typed, ("shape",))
     layers = {text: text.partition("=")[0] for text in rest if text.partition("=")[0] in LAYERS}
     lists = [text for text in layers if "," in text] or list(layers)
     if len(lists) != 1:
@@ -57,7 +57,7 @@ def make_plan(typed: list[str]) -> Plan:
     ]
     shape = None
     try:
-        shape = read_shape(shapes[-1]) if shapes else None
+        shape = read_shape(own["shape"]) if own else None
     except UserError as error:
         problems.append(str(error))
     layer, _, names = chosen.partition("=")
