@@ -24,15 +24,14 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from minillm.config import LAYERS, Config
+from minillm.config import LAYERS, NOT_SHAPE, Config
 from minillm.errors import UserError, reading
 from minillm.folders import own_folder, run_folder
 from minillm.problems import did_you_mean, known_values, shown, validate
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
-# What a checkpoint from elsewhere does not determine
-OWN_CHOICE = ("model.residual_dtype", "model.init_std", "model.activation_checkpointing")
+OWN_CHOICE = NOT_SHAPE - {"name"}  # what a checkpoint from elsewhere leaves open; it has a name
 
 
 def layers_label(choices: Mapping[str, str]) -> str:
@@ -77,7 +76,7 @@ def read(typed: list[str], multirun: bool = False) -> Command:
         command.problems.extend(
             f"{key} beside init_from=, which brings its own shape: leave one of them out"
             for key in (override.key_or_group for override in overrides)
-            if key == "model" or (key.startswith("model.") and key not in OWN_CHOICE)
+            if key == "model" or (key.startswith("model.") and key.removeprefix("model.") not in OWN_CHOICE)
         )
     for override in overrides:
         if override.key_or_group == "resume" and override.value() is not None:

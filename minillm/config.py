@@ -13,6 +13,8 @@ Count = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0.0, lt=1.0)]
 LAYERS = ("norm", "rope", "mlp", "loss")  # sections that name a layer's implementation
 NORMS = ("textbook", "eager", "torch", "compiled", "triton_simple", "triton")
+# Of the model's section: what a trained model may be given anew, its weights mean the same.
+NOT_SHAPE = frozenset({"name", "residual_dtype", "init_std", "activation_checkpointing"})
 END_TOKEN = "<|endoftext|>"
 Precision = Literal["auto", "32-true", "16-mixed", "bf16-mixed", "bf16-true"]
 

@@ -9,13 +9,12 @@ from torch import Tensor
 
 from minillm import hardware, resume
 from minillm.apply import to_bf16
-from minillm.config import Config
+from minillm.config import NOT_SHAPE, Config
 from minillm.data.tokenizer import load_tokenizer
 from minillm.errors import UserError
 from minillm.layers import Loss, build_layers
 from minillm.model import Llama
 
-FREE = {"name", "residual_dtype", "init_std", "activation_checkpointing"}  # not part of what the weights mean
 TOKENIZER = "tokenizer.json"  # in a run's folder, beside config.yaml; not there if the tokens are synthetic
 
 
@@ -61,7 +60,7 @@ def with_shape(config: Config, saved: resume.Saved) -> Config:
     vocab_size = config.model.vocab_size or saved.config["model"]["vocab_size"]
     config = config.model_copy(update={"model": config.model.model_copy(update={"vocab_size": vocab_size})})
     new = config.model_dump(mode="json")
-    for name, before, now in resume.in_section("model", saved.config, new, skip=FREE):
+    for name, before, now in resume.in_section("model", saved.config, new, skip=NOT_SHAPE):
         if before != now:
             raise UserError(f"{name}={now}, but the run has {before}: leave it out")
     return config

@@ -8,11 +8,8 @@ from typing import Any
 
 import torch
 
-from minillm.config import Config
+from minillm.config import NOT_SHAPE, Config
 from minillm.errors import UserError
-
-# Of the model's section: what does not determine the weights' shapes.
-FREE = {"name", "residual_dtype", "init_std", "activation_checkpointing"}
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ def check(saved: Saved, config: Config, corpus: str | None = None) -> None:
     """
     new = config.model_dump(mode="json")
     for name, before, now in (
-        *in_section("model", saved.config, new, skip=FREE),
+        *in_section("model", saved.config, new, skip=NOT_SHAPE),
         ("data.sequence_length", saved.config["data"]["sequence_length"], new["data"]["sequence_length"]),
         ("data.train_blocks", saved.config["data"].get("train_blocks"), new["data"]["train_blocks"]),
         ("seed", saved.config["seed"], new["seed"]),  # the data's order comes from it
@@ -128,7 +125,7 @@ def sequences_a_step(config: dict[str, Any]) -> int:
 
 
 def in_section(
-    section: str, old: dict[str, Any], new: dict[str, Any], skip: frozenset[str] | set[str] = frozenset()
+    section: str, old: dict[str, Any], new: dict[str, Any], skip: frozenset[str] = frozenset()
 ) -> list[tuple[str, Any, Any]]:
     """(name, value before, value now) of a section's fields."""
     return [(f"{section}.{key}", old[section].get(key), new[section][key]) for key in sorted(set(new[section]) - skip)]
