@@ -12,7 +12,6 @@ from minillm.compare.records import Failed, Measurement
 from minillm.compare.report.tables import markdown, predictions
 from minillm.compare.results import summarize
 from minillm.compare.runner import measure
-from minillm.errors import UserError
 from tests.compare.made import NORMS, Workshop, make_plan, measurement
 
 
@@ -60,14 +59,6 @@ def test_nothing_measured_is_said_and_not_guessed(tmp_path: Path) -> None:
     assert [variant["tokens_per_sec"] for variant in result["variants"]] == [None, None]
     assert result["variants"][1]["verdict"] is None
     assert files.read(tmp_path) == measurement()
-
-
-def test_what_cannot_be_continued_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is no comparison"):
-        files.read(tmp_path)
-    (tmp_path / "comparison.json").write_text("{}")
-    with pytest.raises(UserError, match="another version"):
-        files.read(tmp_path)
 
 
 def test_what_explain_predicts_stands_beside_what_is_measured(shop: Workshop, tmp_path: Path) -> None:
