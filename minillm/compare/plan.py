@@ -52,7 +52,6 @@ class Plan(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    typed: list[str]
     varied: list[str]  # the keys in which the variants may differ
     variants: list[Variant]
     options: Options
@@ -109,7 +108,7 @@ def make_plan(typed: list[str]) -> Plan:
         )
     if problems:
         raise UserError("\n".join(dict.fromkeys(problems)))
-    return Plan(typed=typed, varied=varied, variants=told_apart(variants), options=options, layer_ms=layer_ms)
+    return Plan(varied=varied, variants=told_apart(variants), options=options, layer_ms=layer_ms)
 
 
 def read_prediction(path: Path) -> dict[str, float]:

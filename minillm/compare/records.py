@@ -45,7 +45,6 @@ class Window(Record):
     event: Literal["window"] = "window"
     step_ms: list[float]  # on the device's clock
     wait_ms: list[float]  # of these, waiting for data
-    wall_ms: float  # the whole window on the host's clock, synchronised at both ends
     tokens: int
     memory: dict[str, float | None]
     trained: Losses
@@ -88,7 +87,6 @@ class Round(Record):
 
     number: int
     seed: int  # added to the configured one
-    order: list[int]  # variants in the first sweep; the second goes back, and so on
     ready: dict[int, Ready]  # by variant
     turns: list[Turn]
     failed: dict[int, Failed]
@@ -114,4 +112,3 @@ class Measurement(Record):
     schedule: Schedule | None = None
     rounds: list[Round] = []
     rounding: Losses | None = None  # the baseline's first seed with another eager norm: what rounding alone makes
-    rounding_norm: str | None = None

@@ -67,7 +67,6 @@ def next_round(measurement: Measurement, folder: Path, say: Say) -> Measurement:
         done = Round(
             number=number,
             seed=seed,
-            order=order,
             ready=crew.ready,
             turns=crew.turns,
             failed=crew.failed,
@@ -141,7 +140,7 @@ def with_rounding(measurement: Measurement, folder: Path, say: Say) -> Measureme
         return measurement
     parts = [crew.ready[0].warmup, crew.turns[0].window.trained]
     losses = Losses(first_step=1, losses=[loss for part in parts for loss in part.losses], samples=parts[-1].samples)
-    return measurement.model_copy(update={"rounding": losses, "rounding_norm": other.config.norm.name})
+    return measurement.model_copy(update={"rounding": losses})
 
 
 def progress(measurement: Measurement) -> str:

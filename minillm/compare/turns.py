@@ -1,7 +1,6 @@
 """The worker's side of taking turns: train for some steps, say what they took, wait until told to go on."""
 
 import hashlib
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -39,7 +38,6 @@ class Turns(Callback):
         self.warm = False
         self.steps_before = 0
         self.counted_before = 0
-        self.started = 0.0
         self.losses: list[Tensor] = []
         self.indices: list[Tensor] = []
         self.samples = hashlib.sha256()
@@ -54,14 +52,12 @@ class Turns(Callback):
             return
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
-        wall_ms = 1000 * (time.perf_counter() - self.started)
         trained = self.trained()
-        self.keeper.report(self.window(wall_ms, trained) if self.warm else self.ready(trained))
+        self.keeper.report(self.window(trained) if self.warm else self.ready(trained))
         self.warm = True
         self.left = self.keeper.steps()
         if not self.left:
             trainer.should_stop = True
-        self.started = time.perf_counter()
 
     def trained(self) -> Losses:
         """Of the steps since the last turn."""
@@ -73,14 +69,13 @@ class Turns(Callback):
         self.losses, self.indices = [], []
         return Losses(first_step=first_step, losses=losses, samples=self.samples.hexdigest()[:16])
 
-    def window(self, wall_ms: float, trained: Losses) -> Window:
+    def window(self, trained: Losses) -> Window:
         self.throughput.collect()
         steps = self.throughput.counted[self.counted_before :]
         self.counted_before += len(steps)
         return Window(
             step_ms=[step.ms for step in steps],
             wait_ms=[step.wait_ms for step in steps],
-            wall_ms=wall_ms,
             tokens=sum(step.tokens for step in steps),
             memory=self.throughput.memory(),
             trained=trained,

@@ -95,11 +95,11 @@ def claims(counted: Mapping[str, Mapping[str, Counted]], resources: Mapping[str,
             f"{taken.shared} bytes of shared memory",
             "holds",
         ),
-        *measured_claims(card),
+        *measured_claims(),
     ]
 
 
-def measured_claims(card: Card) -> list[Claim]:
+def measured_claims() -> list[Claim]:
     """Those that only times can judge, by the recorded ones."""
     found = figures(ROWS, WIDTH)
     assert found is not None

@@ -47,7 +47,6 @@ class Kernel:
     name: str
     start: float
     duration: float
-    stream: int
     part: str
 
 

@@ -82,8 +82,7 @@ def device_kernels(events: list[Event]) -> list[Kernel]:
             by = event["args"]
             origins = launches.get(by.get("correlation")), operators.get(by.get("External id"))
             part = next((p for origin in origins if origin and (p := ranges.name(origin["tid"], origin["ts"]))), "")
-            name, stream = event["name"], by.get("stream", 0)
-            kernels.append(Kernel(name, event["ts"], event["dur"], stream, part_of(name, part)))
+            kernels.append(Kernel(event["name"], event["ts"], event["dur"], part_of(event["name"], part)))
     return sorted(kernels, key=lambda kernel: kernel.start)
 
 
@@ -98,7 +97,7 @@ def host_kernels(events: list[Event]) -> list[Kernel]:
             if around >= 0:
                 own[int(rows[around][1])] -= operators[int(name)]["dur"]
     return [
-        Kernel(e["name"], e["ts"], time, 0, part_of(e["name"], ranges.name(e["tid"], e["ts"])))
+        Kernel(e["name"], e["ts"], time, part_of(e["name"], ranges.name(e["tid"], e["ts"])))
         for e, time in zip(operators, own, strict=True)
     ]
 

@@ -20,7 +20,7 @@ NORMS = ("eager", "torch", "textbook")
 def make_plan(norms: tuple[str, ...] = NORMS[:2], **options: Any) -> Plan:
     """A comparison of these norms."""
     variants = [Variant(name=f"norm={norm}", config=make_config({"norm.name": norm})) for norm in norms]
-    return Plan(typed=[], varied=["norm"], variants=variants, options=Options(**{"rounds": 4} | options))
+    return Plan(varied=["norm"], variants=variants, options=Options(**{"rounds": 4} | options))
 
 
 def measurement(plan: Plan | None = None, **values: Any) -> Measurement:
@@ -103,7 +103,6 @@ class MadeWorker:
         return Window(
             step_ms=[100 / speed] * steps,
             wait_ms=[0.0] * steps,
-            wall_ms=100 * steps / speed,
             tokens=64 * steps,
             memory={"peak_allocated_gib": None},
             trained=trained,

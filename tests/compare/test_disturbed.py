@@ -10,15 +10,13 @@ from tests.compare.made import ENV
 def one(number: int, ms: tuple[float, ...] = (10.0, 10.0), gpu: str | None = "GPU-1", **machine: float) -> Round:
     """A round of one variant: the times of its windows' steps, and what the machine did."""
     trained = Losses(first_step=1, losses=[], samples="")
-    windows = [
-        Window(step_ms=[step], wait_ms=[0.0], wall_ms=step, tokens=64, memory={}, trained=trained) for step in ms
-    ]
+    windows = [Window(step_ms=[step], wait_ms=[0.0], tokens=64, memory={}, trained=trained) for step in ms]
     ready = Ready(
         env=ENV, corpus={}, layers_ran={}, attention_backend=None, precision="", parameters=1, model_flops_per_token=1,
         peak_flops=None, timings_valid=True, gpu=gpu, free_memory=None, warmup=trained,
     )  # fmt: skip
     turns = [Turn(variant=0, sweep=i, window=w, machine=Machine(**machine)) for i, w in enumerate(windows)]
-    return Round(number=number, seed=0, order=[0], ready={0: ready}, turns=turns, failed={}, seconds=1.0)
+    return Round(number=number, seed=0, ready={0: ready}, turns=turns, failed={}, seconds=1.0)
 
 
 QUIET = [one(number, (10.0 + 0.01 * number, 10.0), clock_mhz=1900.0, other_gpu_processes=0) for number in range(3)]

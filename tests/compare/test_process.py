@@ -19,7 +19,7 @@ def test_a_round_of_a_norm_a_slower_and_a_broken_one(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PLANTED_US", "3000")
     names = [f"tests.compare.planted:{name}" for name in ("Plain", "Slowed", "Broken")]
     variants = [Variant(name=name, config=make_config({"norm.name": name})) for name in names]
-    plan = Plan(typed=[], varied=["norm"], variants=variants, options=Options(rounds=4))
+    plan = Plan(varied=["norm"], variants=variants, options=Options(rounds=4))
     schedule = Schedule(rounds=1, sweeps=2, steps=10, together=True, seconds=0)
     start = Measurement(plan=plan, command="", started="", schedule=schedule)
     result = summarize(measure(start, tmp_path, lambda so_far: None, lambda text: None), "finished")

@@ -20,12 +20,10 @@ def run(start: Measurement, folder: Path, saved: list[Measurement] | None = None
 def test_windows_go_there_and_back_and_each_round_starts_anew(shop: Workshop, tmp_path: Path) -> None:
     done = run(measurement(), tmp_path)
     assert len(done.rounds) == 4
-    for one in done.rounds:
-        order = [turn.variant for turn in one.turns if turn.sweep is not None]
-        assert order == [*one.order, *reversed(one.order)]
+    orders = [tuple(turn.variant for turn in one.turns if turn.sweep is not None) for one in done.rounds]
+    assert set(orders) == {(0, 1, 1, 0), (1, 0, 0, 1)}  # either is first, in some round
     assert [told for _, told in shop.log].count("start") == 8
     assert {one.seed for one in done.rounds} == {0, 1, 2}
-    assert len({tuple(one.order) for one in done.rounds}) == 2  # either is first, in some round
     assert shop.living == []
 
 

@@ -40,6 +40,6 @@ def test_a_kernel_has_its_line(name: str, part: str, line: str) -> None:
 
 
 def test_the_lines_are_milliseconds_a_step_in_order() -> None:
-    kernels = [Kernel("k", 0, 500, 7, "norm"), Kernel("k", 900, 1500, 7, "norm"), Kernel("m", 0, 4000, 7, "attention")]
+    kernels = [Kernel("k", 0, 500, "norm"), Kernel("k", 900, 1500, "norm"), Kernel("m", 0, 4000, "attention")]
     assert list(by_part(kernels, steps=2).items()) == [("attention", 2.0), ("norm", 1.0)]
     assert set(FLOOR) < set(PARTS)
