@@ -26,6 +26,11 @@ def quantile(values: Sequence[float], q: float) -> float:
     return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
+def deciles(values: Sequence[float]) -> dict[str, float]:
+    """The middle and the outer ones, of one value or more."""
+    return {"median": statistics.median(values), "p10": quantile(values, 0.1), "p90": quantile(values, 0.9)}
+
+
 class Throughput(Callback):
     """Counts the steps after the first `warmup_steps` of this process: compiling, allocator, clocks.
 
@@ -109,11 +114,7 @@ class Throughput(Callback):
         tokens_per_sec = 1000 * sum(step.tokens for step in steps) * self.devices / sum(times)
         return {
             "tokens_per_sec": tokens_per_sec,
-            "step_ms": {
-                "median": statistics.median(times),
-                "p10": quantile(times, 0.1),
-                "p90": quantile(times, 0.9),
-            },
+            "step_ms": deciles(times),
             "mfu": mfu(tokens_per_sec, self.flops_per_token, self.peak_flops, self.devices),
             "data_wait_ms": statistics.mean(step.wait_ms for step in steps),
         }

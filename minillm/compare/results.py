@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from minillm.callbacks.throughput import quantile
+from minillm.callbacks.throughput import deciles
 from minillm.compare import same
 from minillm.compare.disturbed import counted, reasons
 from minillm.compare.parity import curves, end, parity
@@ -79,7 +79,7 @@ def summarize_variant(measurement: Measurement, variant: int, disturbances: Sequ
         "precision": ready.precision if ready else None,
         "parameters": ready.parameters if ready else None,
         "tokens_per_sec": spread(rates),
-        "step_ms": deciles(step_ms),
+        "step_ms": deciles(step_ms) if step_ms else None,
         "predicted_ms": predicted_ms(measurement.plan, variant),
         "data_wait_ms": statistics.fmean(ms for window in windows for ms in window.wait_ms) if step_ms else None,
         "mfu": mfu(middle, ready.model_flops_per_token, ready.peak_flops, 1) if middle and ready else None,
@@ -147,12 +147,6 @@ def spread(values: Sequence[float]) -> dict[str, float | None] | None:
         return None
     low, high = interval(values) or (None, None)
     return {"median": statistics.median(values), "min": min(values), "max": max(values), "low": low, "high": high}
-
-
-def deciles(values: Sequence[float]) -> dict[str, float] | None:
-    if not values:
-        return None
-    return {"median": statistics.median(values), "p10": quantile(values, 0.1), "p90": quantile(values, 0.9)}
 
 
 def middle_of(values: Sequence[float | None]) -> float | None:
