@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 from minillm.compose import CONFIGS, Command, check, parsed, plain, read
 from minillm.config import Config
 from minillm.errors import UserError
-from minillm.folders import RUNS
+from minillm.folders import RUNS, check_writable
 from minillm.output import go_on_unheard
 from minillm.problems import validate
 
@@ -74,12 +74,8 @@ def check_folder(command: Command) -> None:
     if typed and not typed[-1]:
         raise UserError(f"{key}= names no folder: type {key}=DIR, or leave it out")
     folder = Path(str(typed[-1])).absolute() if typed else RUNS
-    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # no error in a locked one
-    if there.is_dir() and os.access(there, os.W_OK):
-        return
-    if command.config_name != "train":
-        raise UserError(f"{folder} is no folder that you may write to: get the permission, or go on in a copy of it")
-    raise UserError(f"{folder} cannot be made, {there} is no folder that you may write to: type {key}=DIR")
+    goes_on = command.config_name != "train"
+    check_writable(folder, "get the permission, or go on in a copy of it" if goes_on else f"type {key}=DIR")
 
 
 def check_machine(config: Config) -> None:

@@ -48,6 +48,14 @@ def own_folder(wanted: str | Path) -> Path:
             folder = folder.with_name(f"{Path(wanted).name}_{number}")
 
 
+def check_writable(folder: Path, instead: str) -> None:
+    """Raise UserError, with what to do instead, for a folder that cannot be written to, or made."""
+    there = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # no error in a locked one
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        begin = "" if there == folder else f"{folder} cannot be made, "
+        raise UserError(f"{begin}{there} is no folder that you may write to: {instead}")
+
+
 @contextmanager
 def results_folder(typed: str | Path | None, label: str, now: datetime) -> Iterator[Path]:
     """Where a measurement's results go: the folder that was typed, else `runs/<date>/<time>_<label>` or one beside it
@@ -55,7 +63,9 @@ def results_folder(typed: str | Path | None, label: str, now: datetime) -> Itera
     if typed == "":
         raise UserError("hydra.run.dir= names no folder: type hydra.run.dir=DIR, or leave it out")
     if typed is not None:
-        yield Path(typed).expanduser().resolve()
+        folder = Path(typed).expanduser().resolve()
+        check_writable(folder, "type hydra.run.dir=DIR, or leave it out")
+        yield folder
         return
     try:
         folder = own_folder(RUNS / f"{now:%Y-%m-%d}" / f"{now:%H-%M-%S}_{label}")

@@ -16,7 +16,7 @@ from minillm.cli import fail, in_sentences
 from minillm.compare.plan import Options, make_plan
 from minillm.compare.statistics import MIN_ROUNDS
 from minillm.errors import UserError
-from minillm.folders import alone_in, results_folder
+from minillm.folders import alone_in, check_writable, results_folder
 
 if TYPE_CHECKING:
     from minillm.compare.records import Measurement
@@ -64,6 +64,7 @@ def run(arguments: list[str]) -> int:
     if "compare.resume" in typed:
         folder = Path(typed["compare.resume"]).expanduser().resolve()
         read(folder)  # what is no comparison is left alone: the lock is a file
+        check_writable(folder, "get the permission, or go on in a copy of it")
         with alone_in(folder):
             measurement = read(folder)  # another process may have gone on until now
             if "compare.rounds" in typed:

@@ -86,6 +86,18 @@ def test_it_goes_on_from_what_another_process_has_just_left(
     assert len(shop.log) == told
 
 
+def test_a_comparison_that_cannot_be_written_is_refused(
+    shop: Workshop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, measurement(), "interrupted")
+    monkeypatch.setattr(os, "access", lambda path, how: False)
+    with pytest.raises(SystemExit) as caught:
+        main([f"compare.resume={tmp_path}"])
+    assert caught.value.code == 2
+    assert f"{tmp_path} is no folder that you may write to: get the permission" in capsys.readouterr().err
+    assert shop.log == []
+
+
 def test_a_finished_comparison_can_be_given_more_rounds_but_not_fewer(
     shop: Workshop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -69,7 +69,7 @@ def test_a_measurements_folder_is_its_own_and_stays_if_something_is_written(
         (second / "bench.md").touch()
     assert (first.name, second.name) == ("12-00-00_bench_x", "12-00-00_bench_x_2")
     assert (first.exists(), second.exists()) == (False, True)
-    with pytest.raises(UserError, match="no folder"), results_folder("", "bench_x", NOW):
+    with pytest.raises(UserError, match="names no folder"), results_folder("", "bench_x", NOW):
         pass
 
 
@@ -81,6 +81,12 @@ def test_a_measurements_folder_that_cannot_be_made_is_named(tmp_path: Path, monk
         results_folder(None, "bench_x", NOW),
     ):
         pass
+    for typed in (tmp_path / "runs", tmp_path / "runs" / "deeper"):
+        with (
+            pytest.raises(UserError, match=r"/runs is no folder that you may write to: type hydra\.run\.dir=DIR"),
+            results_folder(typed, "bench_x", NOW),
+        ):
+            pass
 
 
 def test_where_the_file_system_has_no_locks_a_run_goes_on_without(
