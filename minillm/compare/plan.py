@@ -116,7 +116,7 @@ def read_prediction(path: Path) -> dict[str, float]:
     try:
         predicted = json.loads(path.read_text(encoding="utf-8"))["predicted"]
         return {name: float(ms) for name, ms in predicted["layer_ms"].items()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"compare.predicted={path} holds no prediction ({type(error).__name__}): give the explain.json of "
             "python scripts/explain.py norm=eager,triton, at the model's own shapes"

@@ -77,6 +77,7 @@ def test_a_prediction_is_read_and_a_file_without_one_is_named(tmp_path: Path) ->
     explained = tmp_path / "explain.json"
     explained.write_text('{"predicted": {"layer_ms": {"norm=eager": 27.7, "norm=triton": 2}}}')
     assert make_plan(["norm=eager,triton", f"compare.predicted={explained}"]).layer_ms["norm=triton"] == 2.0
-    explained.write_text('{"predicted": null}')
-    with pytest.raises(UserError, match=r"explain\.json holds no prediction"):
-        make_plan(["norm=eager,triton", f"compare.predicted={explained}"])
+    for damaged in ('{"predicted": null}', '{"predicted": {"layer_ms": []}}', "[]", "{", "\udcff"):
+        explained.write_text(damaged, errors="surrogateescape")
+        with pytest.raises(UserError, match=r"explain\.json holds no prediction"):
+            make_plan(["norm=eager,triton", f"compare.predicted={explained}"])
