@@ -40,7 +40,7 @@ def evaluate(run: LoadedRun, blocks: Blocks, bytes_per_token: float | None) -> E
     """The run's loss over all of `blocks`, as many at once as in training. bytes_per_token: of their text."""
     losses: list[Tensor] = []  # of each block, nats a token
     micro, length = run.config.batch.micro, blocks.sequence_length
-    with autocast(run.config), attention_kernels(run.config.trainer.attention, length):
+    with autocast(run.config), attention_kernels(run.config.trainer.attention, length, run.device):
         for start in range(0, len(blocks), micro):
             tokens = blocks[range(start, min(start + micro, len(blocks)))]["tokens"].to(run.device)
             hidden = run.model(tokens[:, :-1])

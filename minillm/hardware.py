@@ -57,6 +57,11 @@ def accelerator(config: Config) -> str:
     return ("gpu" if torch.cuda.is_available() else "cpu") if chosen == "auto" else chosen
 
 
+def device(config: Config) -> torch.device:
+    """The device that a run works on; of several ranks, each one's own."""
+    return torch.device("cuda" if accelerator(config) == "gpu" else "cpu")
+
+
 def precision(config: Config) -> Literal["32-true", "16-mixed", "bf16-mixed", "bf16-true"]:
     """What `trainer.precision` comes to. `auto`: bf16-mixed from capability 8.0, else 16-mixed; 32-true on a CPU."""
     if config.trainer.precision != "auto":
@@ -88,7 +93,7 @@ def c_compiler() -> str | None:
 def check(config: Config) -> None:
     """Raise UserError for what this configuration asks and this machine has not, before any work is done."""
     build_layers(config)  # raises where they cannot be built
-    trainer, device = config.trainer, accelerator(config)
+    trainer, kind = config.trainer, accelerator(config)
     if distributed.launched():
         started = distributed.world_size()
         if trainer.strategy == "single" or trainer.devices != started:
@@ -99,7 +104,7 @@ def check(config: Config) -> None:
         if os.environ.get("LOCAL_WORLD_SIZE", str(started)) != str(started):
             raise UserError("torchrun has started processes on several machines: a run takes devices of one")
     ours = triton_layers(config)
-    if device == "gpu":
+    if kind == "gpu":
         if not torch.cuda.is_available():
             raise UserError(f"trainer.accelerator=gpu, but {why_no_gpu()}; without it use trainer=cpu")
         if trainer.devices > torch.cuda.device_count():
@@ -129,7 +134,7 @@ def check(config: Config) -> None:
             )
     if trainer.attention != "auto" and attention_backend(config) != trainer.attention:
         raise UserError(
-            f"trainer.attention={trainer.attention} cannot run here ({device_name(device)}, {precision(config)}, head "
+            f"trainer.attention={trainer.attention} cannot run here ({device_name(kind)}, {precision(config)}, head "
             f"dimension {config.model.head_dim}): use trainer.attention=auto"
         )
     if precision(config) == "bf16-true" and config.optim.beta2 > 0.99:
@@ -142,9 +147,8 @@ def check(config: Config) -> None:
 def attention_backend(config: Config) -> str | None:
     """The kernels that attention runs on: PyTorch's own answer for this shape, precision and device."""
     dtypes = {"32-true": torch.float32, "16-mixed": torch.float16}
-    device = "cuda" if accelerator(config) == "gpu" else "cpu"
     dtype = dtypes.get(precision(config), torch.bfloat16)
-    return backend_that_runs(config.trainer.attention, config.model, config.data.sequence_length, dtype, device)
+    return backend_that_runs(config.trainer.attention, config.model, config.data.sequence_length, dtype, device(config))
 
 
 def interpreted(config: Config) -> bool:

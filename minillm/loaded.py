@@ -44,7 +44,7 @@ def load_run(config: Config, folder: Path) -> LoadedRun:
     config = config.model_copy(update={"compile": False, "trainer": single})
     hardware.check(config)
     layers = build_layers(config)
-    with torch.device("cuda" if hardware.accelerator(config) == "gpu" else "cpu"):
+    with hardware.device(config):
         model = Llama(config.model, layers)
     if hardware.precision(config) == "bf16-true":
         to_bf16(model)
@@ -80,4 +80,4 @@ def tokenizer_of(config: Config, folder: Path) -> Tokenizer | None:
 def autocast(config: Config) -> torch.autocast:
     """The context of the precision that the run has: what Lightning enters in training."""
     dtype = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}.get(hardware.precision(config))
-    return torch.autocast("cuda" if hardware.accelerator(config) == "gpu" else "cpu", dtype, enabled=dtype is not None)
+    return torch.autocast(hardware.device(config).type, dtype, enabled=dtype is not None)

@@ -146,6 +146,7 @@ def run(config: Config, folder: Path, known: dict[str, Any], saved: resume.Saved
         flops_per_token=flops_per_token(config.model, config.data.sequence_length),
         peak_flops=hardware.peak_flops(known["env"]["device"]) if gpu else None,
         devices=config.trainer.devices,
+        gpu=gpu,
         idle=IdleProbe(PROFILED_STEPS) if gpu and not config.trainer.profile_steps else None,  # one profiler at a time
     )
     facts = {"config": config.model_dump(mode="json"), "corpus": corpus.info["hash"], "starts": known["starts"]}
@@ -157,7 +158,7 @@ def run(config: Config, folder: Path, known: dict[str, Any], saved: resume.Saved
         profiler=clock,
         logger=build_loggers(config, folder, known, start_step) if distributed.rank() == 0 else [],
         callbacks=[
-            *([Profile(folder, config.trainer.profile_steps)] if config.trainer.profile_steps else []),
+            *([Profile(folder, config.trainer.profile_steps, gpu)] if config.trainer.profile_steps else []),
             throughput,
             metrics,
             Progress(metrics, config.trainer.progress_bar),
@@ -177,7 +178,7 @@ def run(config: Config, folder: Path, known: dict[str, Any], saved: resume.Saved
         rank=distributed.rank(),
         world_size=distributed.world_size(),
     )
-    with attention_kernels(config.trainer.attention, config.data.sequence_length):
+    with attention_kernels(config.trainer.attention, config.data.sequence_length, hardware.device(config)):
         try:
             trainer.fit(module, data, ckpt_path=saved.path if saved else None, weights_only=True)
         finally:
@@ -221,7 +222,7 @@ def build_model(config: Config) -> tuple[Llama, Loss]:
     """
     torch.manual_seed(config.seed)
     layers = build_layers(config)
-    with torch.device("cuda" if hardware.accelerator(config) == "gpu" else "cpu"):
+    with hardware.device(config):
         model = Llama(config.model, layers)
     if config.model.activation_checkpointing == "block":
         checkpoint_blocks(model)

@@ -18,17 +18,18 @@ class Profile(Callback):
     """Records the last `steps` steps of a run into its folder, those of the first rank: `trace.json.gz` for
     ui.perfetto.dev, `memory.pickle` for pytorch.org/memory_viz."""
 
-    def __init__(self, folder: Path, steps: int) -> None:
-        self.folder, self.steps = folder, steps
+    def __init__(self, folder: Path, steps: int, gpu: bool) -> None:
+        self.folder, self.steps, self.gpu = folder, steps, gpu
         self.profiler: profile | None = None
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         due = trainer.global_step >= trainer.max_steps - self.steps
         if not due or self.profiler is not None or distributed.rank():
             return
-        if torch.cuda.is_initialized():
+        activities = [ProfilerActivity.CPU]
+        if self.gpu:
             torch.cuda.memory._record_memory_history(max_entries=ALLOCATIONS)
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_initialized() else [])]
+            activities.append(ProfilerActivity.CUDA)
         self.profiler = profile(activities=activities, record_shapes=True)
         self.profiler.start()
 
@@ -37,11 +38,11 @@ class Profile(Callback):
     ) -> None:
         if self.profiler is None or trainer.global_step < trainer.max_steps:
             return
-        if torch.cuda.is_initialized():
+        if self.gpu:
             torch.cuda.synchronize()
         self.profiler.stop()
         self.profiler.export_chrome_trace(str(self.folder / TRACE))
-        if torch.cuda.is_initialized():
+        if self.gpu:
             torch.cuda.memory._dump_snapshot(str(self.folder / MEMORY))
             torch.cuda.memory._record_memory_history(enabled=None)
         where = f"{self.folder / TRACE} (ui.perfetto.dev)"

@@ -46,6 +46,7 @@ class Throughput(Callback):
         flops_per_token: int,
         peak_flops: float | None,
         devices: int,
+        gpu: bool,
         idle: IdleProbe | None,
     ) -> None:
         """Measure for one rank of `devices`, which work in step.
@@ -53,11 +54,12 @@ class Throughput(Callback):
         Args:
             flops_per_token: the model's (`flops.py`).
             peak_flops: of one device, FLOP/s; None where unknown.
+            gpu: whether they are GPUs, whose memory is reported.
             idle: None without a GPU.
         """
         self.clock, self.warmup_steps = clock, warmup_steps
         self.flops_per_token, self.peak_flops, self.devices = flops_per_token, peak_flops, devices
-        self.idle = idle
+        self.gpu, self.idle = gpu, idle
         self.steps_here = 0
         self.counted: list[Step] = []
         self.since_last_row: list[Step] = []
@@ -73,7 +75,7 @@ class Throughput(Callback):
             self.clock.close(batch["index"].numel() * (batch["tokens"].shape[1] - 1))
         if self.steps_here == self.warmup_steps:
             self.warmup_peak = self.peaks()
-            if torch.cuda.is_initialized():
+            if self.gpu:
                 torch.cuda.reset_peak_memory_stats()
         if self.idle is not None and self.steps_here > self.warmup_steps:
             if remaining == PROFILED_STEPS:
@@ -83,7 +85,7 @@ class Throughput(Callback):
 
     def peaks(self) -> tuple[int, int]:
         """Peak bytes (allocated, reserved) of this rank since the last reset; zeros without a GPU."""
-        if not torch.cuda.is_initialized():
+        if not self.gpu:
             return 0, 0
         return torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
 
@@ -122,7 +124,7 @@ class Throughput(Callback):
     def memory(self) -> dict[str, float | None]:
         """Of the rank that needed most; all ranks take part."""
         keys = ("peak_allocated_gib", "peak_reserved_gib", "whole_run_peak_gib")
-        if not torch.cuda.is_initialized():
+        if not self.gpu:
             return dict.fromkeys(keys)
         allocated, reserved = self.peaks()
         most = distributed.highest((allocated, reserved, max(allocated, self.warmup_peak[0])))

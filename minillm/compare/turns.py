@@ -50,7 +50,7 @@ class Turns(Callback):
         self.left -= 1
         if self.left:
             return
-        if torch.cuda.is_initialized():
+        if self.throughput.gpu:
             torch.cuda.synchronize()
         trained = self.trained()
         self.keeper.report(self.window(trained) if self.warm else self.ready(trained))

@@ -83,7 +83,7 @@ def train(job: Job, pipe: Pipe) -> None:
     peak_flops = hardware.peak_flops(env["device"]) if gpu else None
     flops = flops_per_token(config.model, config.data.sequence_length)
     throughput = Throughput(
-        clock, warmup_steps=warmup, flops_per_token=flops, peak_flops=peak_flops, devices=1, idle=None
+        clock, warmup_steps=warmup, flops_per_token=flops, peak_flops=peak_flops, devices=1, gpu=gpu, idle=None
     )
 
     def ready(losses: Losses) -> Ready:
@@ -123,7 +123,7 @@ def train(job: Job, pipe: Pipe) -> None:
         num_workers=config.data.num_workers,
         pin_memory=gpu,
     )
-    with attention_kernels(config.trainer.attention, config.data.sequence_length):
+    with attention_kernels(config.trainer.attention, config.data.sequence_length, hardware.device(config)):
         trainer.fit(module, data)
 
 

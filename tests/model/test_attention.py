@@ -10,6 +10,8 @@ from minillm.attention import ANY_LENGTH, allowed, attention_kernels, backend_th
 from minillm.train import build_module
 from tests.training.conftest import make_config
 
+CPU = torch.device("cpu")
+
 
 @pytest.mark.parametrize(
     ("capability", "sequence_length", "first"),
@@ -24,9 +26,8 @@ from tests.training.conftest import make_config
 def test_cudnn_comes_first_where_it_is_fastest_and_right(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], sequence_length: int, first: str
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    order = allowed("auto", sequence_length)
+    order = allowed("auto", sequence_length, torch.device("cuda"))
     assert order[0].name == first
     assert set(ANY_LENGTH) <= set(order)  # what the first cannot do, another can
 
@@ -35,7 +36,7 @@ def test_the_choice_holds_inside_and_is_part_of_the_compilers_cache_key() -> Non
     before = torch._C._get_sdp_priority_order(), torch.compiler.config.cache_key_tag
     tags = set()
     for attention in ("auto", "flash", "cudnn"):
-        with attention_kernels(attention, 128):
+        with attention_kernels(attention, 128, CPU):
             tags.add(torch.compiler.config.cache_key_tag)
             assert torch.backends.cuda.cudnn_sdp_enabled() == (attention == "cudnn")
             assert torch.backends.cuda.math_sdp_enabled() == (attention == "auto")
@@ -46,9 +47,9 @@ def test_the_choice_holds_inside_and_is_part_of_the_compilers_cache_key() -> Non
 
 def test_what_runs_is_pytorchs_own_answer() -> None:
     model = make_config().model
-    assert backend_that_runs("auto", model, 16, torch.float32, "cpu") == "flash"
-    assert backend_that_runs("auto", model, 16, torch.float64, "cpu") in ("flash", "math")
-    assert backend_that_runs("cudnn", model, 16, torch.float32, "cpu") is None
+    assert backend_that_runs("auto", model, 16, torch.float32, CPU) == "flash"
+    assert backend_that_runs("auto", model, 16, torch.float64, CPU) in ("flash", "math")
+    assert backend_that_runs("cudnn", model, 16, torch.float32, CPU) is None
 
 
 @pytest.mark.gpu
@@ -65,11 +66,11 @@ def test_the_kernels_that_were_asked_for_are_those_that_run(attention: str, comp
             "compile": compile,
         }
     )
-    assert backend_that_runs(attention, config.model, 128, torch.bfloat16, "cuda") == attention
+    assert backend_that_runs(attention, config.model, 128, torch.bfloat16, torch.device("cuda")) == attention
     torch.compiler.reset()
     module = build_module(config, type("Corpus", (), {"bits_per_byte": None}))
     tokens = torch.randint(97, (2, 129), device="cuda")
-    with attention_kernels(attention, 128):
+    with attention_kernels(attention, 128, tokens.device):
         module.loss_sum(tokens).backward()
         with torch.profiler.profile() as profile:
             module.loss_sum(tokens).backward()
@@ -81,11 +82,12 @@ def test_the_kernels_that_were_asked_for_are_those_that_run(attention: str, comp
 @pytest.mark.gpu
 def test_pytorchs_own_order_is_as_it_was_when_the_choice_is_left() -> None:
     """In processes of their own: the order is settled once in each."""
-    settle = "q = torch.empty((1, 1, 128, 64), dtype=torch.float16, device='cuda'); torch._fused_sdp_choice(q, q, q)\n"
-    enter = "from minillm.attention import attention_kernels\nwith attention_kernels('flash', 128): pass\n"
+    empty = "q = torch.empty((1, 1, 128, 64), dtype=torch.float16, device='cuda')\n"
+    settle = "torch._fused_sdp_choice(q, q, q)\n"
+    enter = "from minillm.attention import attention_kernels as kernels\nwith kernels('flash', 128, q.device): pass\n"
     orders = [
         subprocess.run(
-            [sys.executable, "-c", f"import torch\n{before}{settle}print(torch._C._get_sdp_priority_order())"],
+            [sys.executable, "-c", f"import torch\n{empty}{before}{settle}print(torch._C._get_sdp_priority_order())"],
             capture_output=True,
             text=True,
             check=True,

@@ -36,7 +36,9 @@ def measured(steps: list[tuple[float, float]], warmup: int = 0, sequences: int =
     """Steps of (ms, ms of logging and validation after it), 8 sequences of 16 tokens each."""
     timer = FakeTimer()
     clock = StepClock(timer)
-    throughput = Throughput(clock, warmup_steps=warmup, flops_per_token=1000, peak_flops=1e9, devices=2, idle=None)
+    throughput = Throughput(
+        clock, warmup_steps=warmup, flops_per_token=1000, peak_flops=1e9, devices=2, gpu=False, idle=None
+    )
     trainer = SimpleNamespace(global_step=0, max_steps=len(steps))
     batch = {"tokens": torch.zeros(sequences, 17), "index": torch.zeros(sequences)}
     for ms, between in steps:

@@ -88,7 +88,7 @@ def ours(config: Config, device: torch.device) -> Step:
         mean_loss,
         build_optimizer(model, config.optim, config.seed),
         random_batches(config, device),
-        lambda: attention_kernels(config.trainer.attention, config.data.sequence_length),
+        lambda: attention_kernels(config.trainer.attention, config.data.sequence_length, device),
         lambda: marked_parts(model),
     )
 
