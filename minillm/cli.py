@@ -60,8 +60,7 @@ def checked(arguments: list[str]) -> list[str]:
         raise UserError("-m runs several jobs, and torchrun starts the processes of one: leave one of them out")
     if not options.cfg:
         check_folder(command)
-        for config in configs:
-            check_machine(config)
+        check_machine(configs)
     if command.config_name != "train":
         flags += ["--config-name", command.config_name]
     return [*flags, *command.overrides]
@@ -78,12 +77,12 @@ def check_folder(command: Command) -> None:
     check_writable(folder, "get the permission, or go on in a copy of it" if goes_on else f"type {key}=DIR")
 
 
-def check_machine(config: Config) -> None:
-    """Raise UserError for what this machine, or a layer that was named, cannot do."""
-    from minillm import hardware  # slow to import: not for --help
+def check_machine(configs: list[Config]) -> None:
+    """Raise UserError for what this machine, or a layer that was named, cannot do: of all jobs together."""
+    from minillm import requirements  # slow to import: not for --help
     from minillm.init_from import adopted
 
-    hardware.check(adopted(config) if config.init_from and not config.resume else config)
+    requirements.check(*(adopted(config) if config.init_from and not config.resume else config for config in configs))
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from inspect import signature
 from typing import Any
 
-from minillm.config import DataConfig, ModelConfig, NormConfig, TokenizerConfig
+from minillm.config import DataConfig, ModelConfig, NormConfig, OptimConfig, TokenizerConfig, TrainerConfig
 
 
 def impossible(sections: Mapping[str, Any]) -> list[str]:
     """What cannot be combined across sections: a sentence each. A section that is missing (it is wrong in itself) is
     passed over, with the rules that need it."""
     problems = []
-    for rule in (fused_by_triton_only, vocabulary_holds_the_tokens, named_source_is_read):
+    for rule in (fused_by_triton_only, vocabulary_holds_the_tokens, named_source_is_read, second_moment_decays):
         needed = signature(rule).parameters
         if all(name in sections for name in needed):
             problems.append(rule(**{name: sections[name] for name in needed}))
@@ -41,3 +41,12 @@ def named_source_is_read(data: DataConfig) -> str | None:
         if value and data.name != source:
             return f"data.{key} is read by data={source}, and data is {data.name}: type data={source} data.{key}=..."
     return None
+
+
+def second_moment_decays(trainer: TrainerConfig, optim: OptimConfig) -> str | None:
+    if trainer.precision != "bf16-true" or optim.beta2 <= 0.99:
+        return None
+    return (
+        f"optim.beta2={optim.beta2} with trainer.precision=bf16-true: a bf16 second moment cannot decay that slowly; "
+        "use at most 0.99 (0.95 is usual), or bf16-mixed"
+    )

@@ -1,4 +1,4 @@
-"""What the machine can do: devices, their peaks, the default precision, and the sentences about what is missing."""
+"""What the machine can do: devices, their peaks, the default precision, and why there is no GPU."""
 
 import importlib.metadata
 import os
@@ -11,11 +11,9 @@ from typing import Any, Literal
 import torch
 
 import kernels
-from minillm import distributed
 from minillm.attention import backend_that_runs
 from minillm.config import Config
-from minillm.errors import UserError
-from minillm.layers import build_layers, triton_layers
+from minillm.layers import triton_layers
 
 # Dense bf16 matrix product with fp32 accumulation, FLOP/s, from the vendor's data sheets. The first name that the
 # device's name contains counts, so longer names come first. A device that is not here has no known peak, and no MFU.
@@ -88,60 +86,6 @@ def c_compiler() -> str | None:
     """The C compiler that Triton and torch.compile build their launchers with."""
     names = (os.environ.get("CC"), "gcc", "clang", "cc")
     return next((found for name in names if name and (found := shutil.which(name))), None)
-
-
-def check(config: Config) -> None:
-    """Raise UserError for what this configuration asks and this machine has not, before any work is done."""
-    build_layers(config)  # raises where they cannot be built
-    trainer, kind = config.trainer, accelerator(config)
-    if distributed.launched():
-        started = distributed.world_size()
-        if trainer.strategy == "single" or trainer.devices != started:
-            raise UserError(
-                f"torchrun has started {started} processes for trainer.devices={trainer.devices}: type trainer=ddp or "
-                f"trainer=fsdp with trainer.devices={started}, or leave torchrun out, which is not needed"
-            )
-        if os.environ.get("LOCAL_WORLD_SIZE", str(started)) != str(started):
-            raise UserError("torchrun has started processes on several machines: a run takes devices of one")
-    ours = triton_layers(config)
-    if kind == "gpu":
-        if not torch.cuda.is_available():
-            raise UserError(f"trainer.accelerator=gpu, but {why_no_gpu()}; without it use trainer=cpu")
-        if trainer.devices > torch.cuda.device_count():
-            raise UserError(f"trainer.devices={trainer.devices}, but {torch.cuda.device_count()} GPU(s) can be used")
-        compiled = [
-            *ours,
-            *(["norm=compiled"] if config.norm.name == "compiled" else []),
-            *(["compile=true"] if config.compile else []),
-        ]
-        if compiled and c_compiler() is None:
-            raise UserError(
-                f"{' '.join(compiled)} is compiled on the GPU's first use and needs a C compiler, and none was found: "
-                "install gcc (or set CC), or use layers=eager norm=torch compile=false"
-            )
-        if precision(config).startswith("bf16") and torch.cuda.get_device_capability() < (8, 0):
-            raise UserError(
-                f"trainer.precision={precision(config)} needs compute capability 8.0, {torch.cuda.get_device_name()} "
-                f"has {'.'.join(map(str, torch.cuda.get_device_capability()))}: use trainer.precision=16-mixed"
-            )
-    else:
-        if precision(config) == "16-mixed":
-            raise UserError("trainer.precision=16-mixed needs a GPU: on a CPU use 32-true, bf16-mixed or bf16-true")
-        if ours and torch.cuda.is_available():
-            raise UserError(
-                f"trainer=cpu {' '.join(ours)} beside a usable GPU: Triton compiles for the GPU here; use "
-                "layers=eager, or hide the GPU (CUDA_VISIBLE_DEVICES= ) to run the kernels in Triton's interpreter"
-            )
-    if trainer.attention != "auto" and attention_backend(config) != trainer.attention:
-        raise UserError(
-            f"trainer.attention={trainer.attention} cannot run here ({device_name(kind)}, {precision(config)}, head "
-            f"dimension {config.model.head_dim}): use trainer.attention=auto"
-        )
-    if precision(config) == "bf16-true" and config.optim.beta2 > 0.99:
-        raise UserError(
-            f"optim.beta2={config.optim.beta2} with trainer.precision=bf16-true: a bf16 second moment cannot decay "
-            "that slowly; use at most 0.99 (0.95 is usual), or bf16-mixed"
-        )
 
 
 def attention_backend(config: Config) -> str | None:

@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from minillm import hardware, resume
+from minillm import hardware, requirements, resume
 from minillm.apply import to_bf16
 from minillm.config import NOT_SHAPE, Config
 from minillm.data.tokenizer import load_tokenizer
@@ -42,7 +42,7 @@ def load_run(config: Config, folder: Path) -> LoadedRun:
     config = with_shape(config, saved)
     single = config.trainer.model_copy(update={"devices": 1, "strategy": "single"})
     config = config.model_copy(update={"compile": False, "trainer": single})
-    hardware.check(config)
+    requirements.check(config)
     layers = build_layers(config)
     with hardware.device(config):
         model = Llama(config.model, layers)

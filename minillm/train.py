@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from minillm import distributed, hardware, memory, nvidia_smi, resume, summary
+from minillm import distributed, hardware, memory, nvidia_smi, requirements, resume, summary
 from minillm.apply import checkpoint_blocks, compile_blocks, to_bf16
 from minillm.attention import attention_kernels
 from minillm.callbacks.clock import DeviceTimer, HostTimer, StepClock
@@ -53,7 +53,7 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
     saved = resume.newest(folder) if config.resume else None
     if config.init_from and saved is None:
         config = adopted(config)
-    hardware.check(config)
+    requirements.check(config)
     config = resume.from_anywhere(config)
     if saved is not None:
         resume.check(saved, config)

@@ -53,7 +53,7 @@ def train(job: Job, pipe: Pipe) -> None:
     """The ordinary training loop, with neither validation nor checkpoints, in turns. Raises RefusedError."""
     import torch
 
-    from minillm import hardware
+    from minillm import hardware, requirements
     from minillm.attention import attention_kernels
     from minillm.callbacks.clock import DeviceTimer, HostTimer, StepClock
     from minillm.callbacks.metrics import Metrics
@@ -69,7 +69,7 @@ def train(job: Job, pipe: Pipe) -> None:
 
     quiet_lightning()
     try:
-        hardware.check(job.config)
+        requirements.check(job.config)
         corpus = prepare_corpus(job.config)
         config = with_vocabulary(job.config, corpus.vocab_size)
         module = build_module(config, corpus)

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from kernels.resources import Resources, resources
-from minillm import hardware
+from minillm import hardware, requirements
 from minillm.bench.op import Function, Inputs
 from minillm.bench.passes import forward_and_backward
 from minillm.bench.roofs import copy_roof
@@ -27,8 +27,7 @@ def run(plan: Plan, command: str, folder: Path, progress: Callable[[str], None])
     gpu = torch.cuda.is_available()
     looked_at = subjects(plan.config, plan.layer, plan.shape, plan.dtype)
     if gpu:
-        for config in plan.configs.values():
-            hardware.check(config)
+        requirements.check(*plan.configs.values())
     folder.mkdir(parents=True, exist_ok=True)
     card = this_card() if gpu else H200
     explanation = Explanation(plan, command, hardware.environment("gpu" if gpu else "cpu"), card, measured=gpu)

@@ -68,6 +68,10 @@ WRONG = [
     ("data=text", "data=text needs data.files"),
     ("data=hub", "data=hub needs data.dataset"),
     ("data.files=a.txt", "type data=text data.files="),
+    (
+        "trainer.precision=bf16-true optim.beta2=0.999",
+        "a bf16 second moment cannot decay that slowly; use at most 0.99",
+    ),
     ("trainer=cpu trainer.precision=16-mixed", "trainer.precision=16-mixed needs a GPU"),
     ("resume=/no/such/run", "/no/such/run is no run's folder"),
     ("hydra.run.dir=/dev/null/run", "/dev/null/run cannot be made, /dev/null is no folder that you may write to"),
@@ -94,6 +98,16 @@ def test_all_mistakes_are_reported_together() -> None:
     for key in ("norm=foo", "optim.lrx", "trainer.max_steps", "batch.micro", "model.vocab_size", "seed", "a.b("):
         assert sum(line.startswith(key) for line in lines) == 1, key
     assert len(lines) == 7
+
+
+def test_all_that_the_machine_has_not_is_reported_together_of_all_jobs_of_a_sweep() -> None:
+    typed = "-m trainer=cpu trainer.precision=16-mixed,32-true trainer.attention=auto,cudnn seed=1,2"
+    with pytest.raises(UserError) as raised:
+        checked([*typed.split(), "norm=custom", "norm.name=no_such_module:MyNorm"])
+    lines = str(raised.value).splitlines()
+    for part in ("no_such_module:MyNorm was not", "16-mixed needs a GPU", "cudnn cannot run here (", ", 32-true, head"):
+        assert sum(part in line for line in lines) >= 1, part
+    assert len(lines) == len(set(lines)) == 4  # attention's sentence names the precision
 
 
 def config_of(*typed: str) -> Config:

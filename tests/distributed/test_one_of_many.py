@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import DDPStrategy
 
-from minillm import distributed, hardware, summary
+from minillm import distributed, requirements, summary
 from minillm.config import Config
 from minillm.errors import UserError
 from minillm.ranks import run_ranks
@@ -67,7 +67,7 @@ def test_processes_that_torchrun_started_for_another_config_are_refused(
 ) -> None:
     place(monkeypatch, 0, 2)
     with pytest.raises(UserError, match=r"torchrun has started 2 processes for trainer\.devices="):
-        hardware.check(make_config({"trainer.devices": devices, "trainer.strategy": strategy}))
+        requirements.check(make_config({"trainer.devices": devices, "trainer.strategy": strategy}))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import kernels
-from minillm import hardware
+from minillm import hardware, requirements
 from minillm.apply import to_bf16
 from minillm.config import LAYERS
 from minillm.errors import UserError
@@ -155,7 +155,7 @@ def test_a_kernel_on_the_cpu_beside_a_gpu_is_refused(monkeypatch: pytest.MonkeyP
     config = make_config({f"{layer}.name": "triton"})
     assert triton_layers(config) == [f"{layer}=triton"]
     with pytest.raises(UserError, match=f"trainer=cpu {layer}=triton beside a usable GPU"):
-        hardware.check(config)
+        requirements.check(config)
 
 
 def test_without_a_c_compiler_what_would_need_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,4 +164,4 @@ def test_without_a_c_compiler_what_would_need_it_is_named(monkeypatch: pytest.Mo
     monkeypatch.setattr(hardware, "c_compiler", lambda: None)
     config = make_config({"mlp.name": "triton", "compile": True, "trainer.accelerator": "gpu"})
     with pytest.raises(UserError, match=r"^mlp=triton compile=true is compiled on the GPU's first use"):
-        hardware.check(config)
+        requirements.check(config)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from lightning import Trainer
 
-from minillm import hardware
+from minillm import hardware, requirements
 from minillm.data.packing import Batch, Blocks
 from minillm.errors import UserError
 from minillm.model import Llama
@@ -79,4 +79,4 @@ def test_a_gpu_that_cannot_be_used_is_told_apart_from_none(monkeypatch: pytest.M
         monkeypatch.setattr(hardware.shutil, "which", lambda name, there=there: there)
         monkeypatch.setattr(hardware.Path, "exists", lambda path: False)
         with pytest.raises(UserError, match=f"trainer.accelerator=gpu, but .*{reason}; without it use trainer=cpu"):
-            hardware.check(make_config({"trainer.accelerator": "gpu"}))
+            requirements.check(make_config({"trainer.accelerator": "gpu"}))

@@ -156,8 +156,3 @@ def test_later_checkpoints_do_not_crowd_out_those_of_a_run_that_went_back(run: R
 def test_16_mixed_is_refused_on_a_cpu(run: Run) -> None:
     with pytest.raises(UserError, match=r"16-mixed needs a GPU"):
         run({"trainer.precision": "16-mixed"})
-
-
-def test_a_slow_second_moment_is_refused_in_bf16_true(run: Run) -> None:
-    with pytest.raises(UserError, match=r"at most 0\.99"):
-        run({"trainer.precision": "bf16-true", "optim.beta2": 0.999})

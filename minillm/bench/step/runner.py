@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import torch
 
-from minillm import hardware
+from minillm import hardware, requirements
 from minillm.bench.roofs import copy_roof
 from minillm.bench.runner import brief
 from minillm.bench.step.config import StepConfig
@@ -37,8 +37,7 @@ def plan(options: StepConfig) -> Results:
     gpu = torch.cuda.is_available()
     names = dict.fromkeys(options.impl)
     variants = [Variant(name, compose_config(options.model, name, options.attention)) for name in names]
-    for variant in variants:
-        hardware.check(variant.config)
+    requirements.check(*(variant.config for variant in variants))
     env = hardware.environment("gpu" if gpu else "cpu")
     return Results(options, variants, env, hardware.peak_flops(env["device"]) if gpu else None)
 
