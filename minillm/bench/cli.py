@@ -1,9 +1,11 @@
-"""The benchmark as a command: parse, run, print, write."""
+"""What scripts/bench.py does.
+
+Exit status: 0 done; 1 a conformance check failed, or no variant of a step could be timed; 2 the command is wrong,
+nothing was done.
+"""
 
 import shlex
-import sys
 from datetime import datetime
-from pathlib import Path
 
 import torch
 
@@ -12,30 +14,27 @@ from minillm.bench.config import BenchConfig, parse, read, usage
 from minillm.bench.conformance import conformance
 from minillm.bench.plot import save_plot
 from minillm.bench.runner import Results, choose, make_op, run
-from minillm.errors import UserError
+from minillm.cli import in_sentences
 from minillm.folders import results_folder
 from minillm.hardware import environment, version
-from minillm.output import go_on_unheard
 
 PEERS = ("liger-kernel", "quack-kernels")
 
 
 def main(arguments: list[str]) -> int:
-    """The process's exit status: 0, 1 if a conformance check failed, 2 for a command that cannot be meant."""
+    """Run a command line; returns the exit status."""
     if not arguments or set(arguments) & {"--help", "-h"}:
         print(help_text())
         return 0
-    go_on_unheard()
-    sys.path.insert(0, str(Path.cwd()))  # impl=package.module:name is looked for where the command is typed
-    try:
-        command = shlex.join(["python", "scripts/bench.py", *arguments])
-        if "op=step" in arguments:
-            return measure_step(arguments, command)
-        config = parse(arguments)
-        return check(config) if config.check else measure(config, command)
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return 2
+    return in_sentences(lambda: act(arguments))
+
+
+def act(arguments: list[str]) -> int:
+    command = shlex.join(["python", "scripts/bench.py", *arguments])
+    if "op=step" in arguments:
+        return measure_step(arguments, command)
+    config = parse(arguments)
+    return check(config) if config.check else measure(config, command)
 
 
 def help_text() -> str:

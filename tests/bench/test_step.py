@@ -74,7 +74,8 @@ def test_an_unknown_name_is_answered_with_those_there_are(name: str) -> None:
     ],
 )
 def test_what_is_wrong_is_said_before_any_work(typed: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(typed.split()) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(typed.split())
     assert said in capsys.readouterr().err
 
 
