@@ -7,8 +7,9 @@ from torch import Tensor
 from minillm.bench.accuracy import judge
 from minillm.bench.config import parse
 from minillm.bench.op import Case
-from minillm.bench.rms_norm import RMSNorm
+from minillm.bench.rms_norm import RMSNorm, functional
 from minillm.bench.roofs import fit
+from tests.bench.broken import RightClass
 
 
 def op(*arguments: str) -> RMSNorm:
@@ -65,3 +66,13 @@ def test_a_result_of_a_narrower_dtype_is_no_result() -> None:
 
     with pytest.raises(ValueError, match=r"stream is torch\.bfloat16, not torch\.float32"):
         judge(operator, narrow_stream, case, operator.draw(case, torch.device("cpu")))
+
+
+def test_a_norm_class_is_moved_to_the_device_once_and_not_in_every_timed_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, moves = RightClass(8, 1e-6), []
+    move = module.to
+    monkeypatch.setattr(module, "to", lambda device: moves.append(device) or move(device))
+    normalize, meta = functional(module), torch.device("meta")
+    for _ in range(3):
+        normalize(torch.empty(4, 8, device=meta), torch.empty(8, device=meta), 1e-6, torch.float32)
+    assert moves == [meta]
