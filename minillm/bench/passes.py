@@ -2,13 +2,22 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from minillm.bench.op import Function, Inputs
 from minillm.bench.roofs import extra_bytes
+from minillm.bench.timing import DeviceClock
+
+HOST_TOO = "it makes the host wait for the device, so its times hold host time too"
+
+
+class Noted(Protocol):
+    """What is known of an implementation."""
+
+    note: str
 
 
 def calls(function: Function, inputs: Inputs) -> dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]:
@@ -37,3 +46,18 @@ def forward_and_backward(function: Function, inputs: Inputs) -> Callable[[], obj
 def memory(function: Function, inputs: Inputs) -> dict[str, tuple[int, int]]:
     """(peak extra, kept extra) bytes of each pass."""
     return {direction: extra_bytes(call, prepare()) for direction, (prepare, call) in calls(function, inputs).items()}
+
+
+def device_time(
+    clock: DeviceClock, direction: str, function: Function, inputs: Inputs, found: Noted
+) -> Callable[[], float]:
+    """What takes one sample of a pass, in ms; host time in it is noted in `found`."""
+    prepare, call = calls(function, inputs)[direction]
+
+    def sample() -> float:
+        ms, hidden = clock.measure(prepare, call)
+        if not hidden and HOST_TOO not in found.note:
+            found.note = f"{found.note}; {HOST_TOO}" if found.note else HOST_TOO
+        return ms
+
+    return sample

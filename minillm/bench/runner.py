@@ -9,8 +9,8 @@ import torch
 from minillm.bench.accuracy import Finding, judge
 from minillm.bench.config import BenchConfig
 from minillm.bench.linear_cross_entropy import LinearCrossEntropy
-from minillm.bench.op import Case, Function, Implementation, Inputs, Op
-from minillm.bench.passes import calls, forward_and_backward, memory
+from minillm.bench.op import Case, Function, Implementation, Op
+from minillm.bench.passes import device_time, forward_and_backward, memory
 from minillm.bench.rms_norm import RMSNorm
 from minillm.bench.roofs import Roof, copy_roof, fit, free_bytes
 from minillm.bench.rotary import Rotary
@@ -185,21 +185,6 @@ def time_case(
             of_roof = gb_per_second / roof.gb_per_second
             measured = Measurement(ms, traffic[direction], gb_per_second, of_roof, *extras[name][direction])
             rows[name].passes[direction] = measured
-
-
-def device_time(
-    clock: DeviceClock, direction: str, function: Function, inputs: Inputs, row: Row
-) -> Callable[[], float]:
-    """What takes one sample."""
-    prepare, call = calls(function, inputs)[direction]
-
-    def sample() -> float:
-        ms, hidden = clock.measure(prepare, call)
-        if not hidden and not row.note:
-            row.note = "it makes the host wait for the device, so its times hold host time too"
-        return ms
-
-    return sample
 
 
 def time_host(

@@ -1,7 +1,7 @@
 """On a GPU: what a layer's passes take, and the kernels that the profiler sees of them."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from minillm.bench.op import Function, Inputs
-from minillm.bench.passes import calls, forward_and_backward
+from minillm.bench.passes import Noted, calls, device_time, forward_and_backward
 from minillm.bench.timing import DeviceClock, Summary, interleave
 from minillm.waterfall.trace import DEVICE_WORK, LAUNCHES, numbered
 
@@ -30,17 +30,15 @@ class DeviceKernel:
     registers: int | None  # a thread
 
 
-def times(functions: Mapping[str, Function], inputs: Inputs, clock: DeviceClock) -> dict[str, dict[str, Summary]]:
-    """Pass -> name -> ms, of functions that have run before, in turns."""
-    found = {}
+def times(
+    functions: Mapping[str, Function], inputs: Inputs, clock: DeviceClock, found: Mapping[str, Noted]
+) -> dict[str, dict[str, Summary]]:
+    """Pass -> name -> ms, of functions that have run before, in turns; host time in it is noted in `found`."""
+    took = {}
     for direction in PASSES:
-        samples = {name: sampler(clock, *calls(function, inputs)[direction]) for name, function in functions.items()}
-        found[direction] = interleave(samples, ROUNDS, seed=0)
-    return found
-
-
-def sampler(clock: DeviceClock, prepare: Callable[[], Any], call: Callable[[Any], object]) -> Callable[[], float]:
-    return lambda: clock.measure(prepare, call)[0]
+        samples = {name: device_time(clock, direction, f, inputs, found[name]) for name, f in functions.items()}
+        took[direction] = interleave(samples, ROUNDS, seed=0)
+    return took
 
 
 def profiled(function: Function, inputs: Inputs, trace: Path) -> dict[str, list[DeviceKernel]]:

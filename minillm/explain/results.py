@@ -21,7 +21,7 @@ class Found:
     """One implementation of one subject; empty where a thing is not known here. By pass: counted, ms, kernels."""
 
     name: str
-    note: str = ""  # why it was not counted, or what it failed with
+    note: str = ""  # why it was not counted, what it failed with, what its times hold
     counted: dict[str, Counted] = field(default_factory=dict)
     ms: dict[str, Summary] = field(default_factory=dict)
     kernels: dict[str, list[DeviceKernel]] = field(default_factory=dict)

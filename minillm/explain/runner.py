@@ -77,10 +77,10 @@ def explain(
             found.note = str(error) if isinstance(error, UserError) else brief(error)
             runnable.pop(name, None)
     if clock is not None:
-        for direction, by_name in measure.times(runnable, inputs, clock).items():
-            for found in result.found:
-                if found.name in by_name:
-                    found.ms[direction] = by_name[found.name]
+        known = {found.name: found for found in result.found}
+        for direction, by_name in measure.times(runnable, inputs, clock, known).items():
+            for name, ms in by_name.items():
+                known[name].ms[direction] = ms
     return result
 
 

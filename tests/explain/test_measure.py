@@ -1,6 +1,8 @@
 """What needs a GPU, on made-up figures: whose kernel it is, how many programs fit, and that all of it is shown."""
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from minillm import compose
 from minillm.bench.timing import Summary
 from minillm.explain.as_json import to_json
 from minillm.explain.card import H200
-from minillm.explain.measure import PASSES, DeviceKernel, by_pass
+from minillm.explain.measure import PASSES, DeviceKernel, by_pass, times
 from minillm.explain.plan import make_plan
 from minillm.explain.plot import save_plot
 from minillm.explain.report import markdown
@@ -39,6 +41,21 @@ def test_a_kernel_belongs_to_the_pass_that_launched_it() -> None:
     found = by_pass(events)
     assert [(k.name, k.threads) for k in found["forward"]] == [("first", 128)]
     assert [(k.name, k.grid) for k in found["backward"]] == [("later", (132, 1, 1))]
+
+
+def test_times_that_hold_host_time_are_noted_beside_what_is_noted_already() -> None:
+    def measure(prepare: Callable[[], Any], call: Callable[[Any], object]) -> tuple[float, bool]:
+        call(prepare())
+        return 0.5, False
+
+    plan = make_plan(["norm=eager,torch", "shape=2x3x32"])
+    (subject,) = subjects(plan.config, "norm", plan.shape, torch.float32)
+    functions = {name: subject.build(config) for name, config in plan.configs.items()}
+    found = {"eager": Found("eager"), "torch": Found("torch", "not counted")}
+    took = times(functions, subject.draw(torch.device("cpu")), SimpleNamespace(measure=measure), found)
+    assert took["backward"]["torch"].median == 0.5
+    host = "it makes the host wait for the device, so its times hold host time too"
+    assert [one.note for one in found.values()] == [host, f"not counted; {host}"]
 
 
 @pytest.mark.parametrize(
