@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from minillm.config import Config
-from minillm.errors import UserError
+from minillm.errors import OtherRankError, UserError
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -27,7 +27,7 @@ def explained(error: BaseException, config: Config, last_good: str) -> UserError
     if isinstance(error, OSError) and (error.filename or error.errno == errno.EIO):  # not allowed, gone, broken, ...
         return UserError(f"{error.filename or 'a file'} cannot be read or written ({error.strerror}); {last_good}")
     if isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error)):
-        return UserError(
+        return OtherRankError(
             f"another rank does not answer any more ({str(error).splitlines()[0]}): it has ended, or hangs; {last_good}"
         )
     if isinstance(error, RuntimeError) and str(error).startswith("DataLoader worker"):

@@ -1,5 +1,6 @@
 """What a rank does, in one process that is told it is one of several."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -93,6 +94,20 @@ def test_what_a_rank_says_is_raised_here_with_what_it_came_to_know(tmp_path: Any
     with pytest.raises(UserError, match=r"^what a rank has found$"):
         run_ranks(fails, make_config({"trainer.strategy": "ddp"}), tmp_path, known)
     assert known["steps"] == 3
+
+
+def fails_after_the_other_has_noticed(config: Config, folder: Any, known: dict[str, Any], signals: Any) -> None:
+    if distributed.rank() == 0:
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer")
+    time.sleep(1)
+    raise UserError("what a rank has found")
+
+
+@pytest.mark.process
+def test_a_rank_that_only_misses_another_leaves_the_word_to_it(tmp_path: Any) -> None:
+    config = make_config({"trainer.strategy": "ddp", "trainer.devices": 2})
+    with pytest.raises(UserError, match=r"^what a rank has found$"):
+        run_ranks(fails_after_the_other_has_noticed, config, tmp_path, {})
 
 
 def test_too_few_validation_blocks_for_the_ranks_are_told(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
