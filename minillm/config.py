@@ -213,3 +213,8 @@ class Config(Section):
     seed: Annotated[int, Field(ge=0, lt=2**32)]
     resume: str | None  # last | a run's folder
     init_from: str | None = None  # a Llama in Hugging Face's format: a folder, or its name on the hub
+
+    def with_vocabulary(self, size: int) -> "Config":
+        """The config with the model's vocabulary size filled in where it is left open: in general the tokenizer's."""
+        model = self.model.model_copy(update={"vocab_size": self.model.vocab_size or size})
+        return self.model_copy(update={"model": model})

@@ -8,11 +8,11 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from minillm import hardware, requirements, resume
-from minillm.apply import to_bf16
+from minillm.build import build_model
 from minillm.config import NOT_SHAPE, Config
 from minillm.data.tokenizer import load_tokenizer
 from minillm.errors import UserError
-from minillm.layers import Loss, build_layers
+from minillm.layers import Loss
 from minillm.model import Llama
 
 TOKENIZER = "tokenizer.json"  # in a run's folder, beside config.yaml; not there if the tokens are synthetic
@@ -41,15 +41,12 @@ def load_run(config: Config, folder: Path) -> LoadedRun:
     saved = resume.newest(folder)
     config = with_shape(config, saved)
     single = config.trainer.model_copy(update={"devices": 1, "strategy": "single"})
-    config = config.model_copy(update={"compile": False, "trainer": single})
+    kept = config.model.model_copy(update={"activation_checkpointing": "none"})
+    config = config.model_copy(update={"model": kept, "compile": False, "trainer": single})
     requirements.check(config)
-    layers = build_layers(config)
-    with hardware.device(config):
-        model = Llama(config.model, layers)
-    if hardware.precision(config) == "bf16-true":
-        to_bf16(model)
+    model, loss = build_model(config)
     model.load_state_dict(weights(saved))
-    return LoadedRun(config, saved, model.eval(), layers.loss, tokenizer_of(config, folder))
+    return LoadedRun(config, saved, model.eval(), loss, tokenizer_of(config, folder))
 
 
 def with_shape(config: Config, saved: resume.Saved) -> Config:
@@ -57,8 +54,7 @@ def with_shape(config: Config, saved: resume.Saved) -> Config:
 
     Raises UserError, naming the field, for another shape than the checkpoint's.
     """
-    vocab_size = config.model.vocab_size or saved.config["model"]["vocab_size"]
-    config = config.model_copy(update={"model": config.model.model_copy(update={"vocab_size": vocab_size})})
+    config = config.with_vocabulary(saved.config["model"]["vocab_size"])
     new = config.model_dump(mode="json")
     for name, before, now in resume.in_section("model", saved.config, new, skip=NOT_SHAPE):
         if before != now:

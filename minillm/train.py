@@ -10,30 +10,25 @@ import torch
 from omegaconf import OmegaConf
 
 from minillm import distributed, hardware, memory, nvidia_smi, requirements, resume, summary
-from minillm.apply import checkpoint_blocks, compile_blocks, to_bf16
 from minillm.attention import attention_kernels
-from minillm.callbacks.clock import DeviceTimer, HostTimer, StepClock
+from minillm.build import build_data, build_module, build_throughput
 from minillm.callbacks.idle import IdleProbe
 from minillm.callbacks.metrics import Metrics
 from minillm.callbacks.profile import Profile
 from minillm.callbacks.progress import Progress
 from minillm.callbacks.sample import Sample
-from minillm.callbacks.throughput import PROFILED_STEPS, Throughput
+from minillm.callbacks.throughput import PROFILED_STEPS
 from minillm.checkpoint import Checkpoints, SyncedIO, last_good
 from minillm.config import Config
 from minillm.csv_log import LOG, CSVLog, whole_rows
-from minillm.data import BlocksDataModule, Corpus, prepare_corpus
+from minillm.data import prepare_corpus
 from minillm.errors import UserError
 from minillm.failures import explained
-from minillm.flops import flops_per_token
 from minillm.folders import alone_in
 from minillm.header import header
 from minillm.init_from import adopted, load_weights
-from minillm.layers import build_layers, layer_names
-from minillm.layers.loss import Loss
+from minillm.layers import layer_names
 from minillm.loaded import TOKENIZER
-from minillm.model import Llama
-from minillm.module import LlamaModule
 from minillm.ranks import in_group, run_ranks
 from minillm.signals import Signals, Stopped
 from minillm.trainer import build_trainer, quiet_lightning
@@ -125,7 +120,7 @@ def run(config: Config, folder: Path, known: dict[str, Any], saved: resume.Saved
                 file.write(corpus.tokenizer.to_str())
     known |= {"status": "running", "starts": [*starts, {"step": start_step, "layers_ran": known["layers_ran"]}]}
     summary.write(folder, known)
-    config = with_vocabulary(config, corpus.vocab_size)
+    config = config.with_vocabulary(corpus.vocab_size)
 
     gpu = hardware.accelerator(config) == "gpu"
     needed = memory.check(config, memory.free_bytes() if gpu else None)
@@ -139,23 +134,15 @@ def run(config: Config, folder: Path, known: dict[str, Any], saved: resume.Saved
     for change in resume.changes(saved, config) if saved is not None else ():
         print(change, flush=True)
 
-    clock: StepClock = StepClock(DeviceTimer() if gpu else HostTimer())
-    throughput = Throughput(
-        clock,
-        warmup_steps=config.trainer.warmup_steps_excluded,
-        flops_per_token=flops_per_token(config.model, config.data.sequence_length),
-        peak_flops=hardware.peak_flops(known["env"]["device"]) if gpu else None,
-        devices=config.trainer.devices,
-        gpu=gpu,
-        idle=IdleProbe(PROFILED_STEPS) if gpu and not config.trainer.profile_steps else None,  # one profiler at a time
-    )
+    idle = IdleProbe(PROFILED_STEPS) if gpu and not config.trainer.profile_steps else None  # one profiler at a time
+    throughput = build_throughput(config, config.trainer.warmup_steps_excluded, idle)
     facts = {"config": config.model_dump(mode="json"), "corpus": corpus.info["hash"], "starts": known["starts"]}
     metrics = Metrics(throughput, config.trainer.log_every_steps, partial(last_good, folder))
     sample = Sample(corpus, config.seed, folder / "samples.txt")
     trainer = build_trainer(
         config,
         folder,
-        profiler=clock,
+        profiler=throughput.clock,
         logger=build_loggers(config, folder, known, start_step) if distributed.rank() == 0 else [],
         callbacks=[
             *([Profile(folder, config.trainer.profile_steps, gpu)] if config.trainer.profile_steps else []),
@@ -167,17 +154,7 @@ def run(config: Config, folder: Path, known: dict[str, Any], saved: resume.Saved
         ],
         plugins=[SyncedIO()],
     )
-    data = BlocksDataModule(
-        corpus,
-        config.batch,
-        max_steps=config.trainer.max_steps,
-        seed=config.seed,
-        start_step=start_step,
-        num_workers=config.data.num_workers,
-        pin_memory=gpu,
-        rank=distributed.rank(),
-        world_size=distributed.world_size(),
-    )
+    data = build_data(config, corpus, start_step)
     with attention_kernels(config.trainer.attention, config.data.sequence_length, hardware.device(config)):
         try:
             trainer.fit(module, data, ckpt_path=saved.path if saved else None, weights_only=True)
@@ -202,35 +179,6 @@ def run(config: Config, folder: Path, known: dict[str, Any], saved: resume.Saved
     for line in (sample.text and f"sample: {sample.text}", summary.hint(known), disturbance):
         if line:
             print(line)
-
-
-def with_vocabulary(config: Config, vocab_size: int) -> Config:
-    """The config with the model's vocabulary size filled in from the tokenizer's, where it leaves that open."""
-    model = config.model.model_copy(update={"vocab_size": config.model.vocab_size or vocab_size})
-    return config.model_copy(update={"model": model})
-
-
-def build_module(config: Config, corpus: Corpus) -> LlamaModule:
-    model, loss = build_model(config)
-    return LlamaModule(config, model, loss, corpus.bits_per_byte)
-
-
-def build_model(config: Config) -> tuple[Llama, Loss]:
-    """The model, as the config wants it done to, and its loss. The seed determines the weights, on each kind of device.
-
-    `config.model.vocab_size` must be set.
-    """
-    torch.manual_seed(config.seed)
-    layers = build_layers(config)
-    with hardware.device(config):
-        model = Llama(config.model, layers)
-    if config.model.activation_checkpointing == "block":
-        checkpoint_blocks(model)
-    if hardware.precision(config) == "bf16-true":
-        to_bf16(model)
-    if config.compile:
-        compile_blocks(model)
-    return model, layers.loss
 
 
 def build_loggers(config: Config, folder: Path, known: dict[str, Any], start_step: int) -> list[Any]:

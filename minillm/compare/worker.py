@@ -55,36 +55,27 @@ def train(job: Job, pipe: Pipe) -> None:
 
     from minillm import hardware, requirements
     from minillm.attention import attention_kernels
-    from minillm.callbacks.clock import DeviceTimer, HostTimer, StepClock
+    from minillm.build import build_data, build_module, build_throughput
     from minillm.callbacks.metrics import Metrics
-    from minillm.callbacks.throughput import Throughput
     from minillm.compare.turns import Turns
     from minillm.csv_log import LOG, CSVLog
-    from minillm.data import BlocksDataModule, prepare_corpus
-    from minillm.flops import flops_per_token
+    from minillm.data import prepare_corpus
     from minillm.layers import layer_names
     from minillm.nvidia_smi import this_gpu
-    from minillm.train import build_module, with_vocabulary
     from minillm.trainer import build_trainer, quiet_lightning
 
     quiet_lightning()
     try:
         requirements.check(job.config)
         corpus = prepare_corpus(job.config)
-        config = with_vocabulary(job.config, corpus.vocab_size)
+        config = job.config.with_vocabulary(corpus.vocab_size)
         module = build_module(config, corpus)
     except UserError as error:
         raise RefusedError(str(error)) from error
     gpu = hardware.accelerator(config) == "gpu"
     env = hardware.environment("gpu" if gpu else "cpu")
     warmup = max(config.trainer.warmup_steps_excluded, MIN_WARMUP)
-
-    clock: StepClock = StepClock(DeviceTimer() if gpu else HostTimer())
-    peak_flops = hardware.peak_flops(env["device"]) if gpu else None
-    flops = flops_per_token(config.model, config.data.sequence_length)
-    throughput = Throughput(
-        clock, warmup_steps=warmup, flops_per_token=flops, peak_flops=peak_flops, devices=1, gpu=gpu, idle=None
-    )
+    throughput = build_throughput(config, warmup)
 
     def ready(losses: Losses) -> Ready:
         free, total = torch.cuda.mem_get_info() if gpu else (None, None)
@@ -95,8 +86,8 @@ def train(job: Job, pipe: Pipe) -> None:
             attention_backend=hardware.attention_backend(config),
             precision=hardware.precision(config),
             parameters=sum(p.numel() for p in module.model.parameters()),
-            model_flops_per_token=flops,
-            peak_flops=peak_flops,
+            model_flops_per_token=throughput.flops_per_token,
+            peak_flops=throughput.peak_flops,
             timings_valid=not hardware.interpreted(config),
             gpu=this_gpu() if gpu else None,
             free_memory=free / total if free is not None and total else None,
@@ -104,10 +95,11 @@ def train(job: Job, pipe: Pipe) -> None:
         )
 
     loop = config.trainer.model_copy(update={"max_steps": FOREVER, "val_batches": 0})
+    endless = config.model_copy(update={"trainer": loop})
     trainer = build_trainer(
-        config.model_copy(update={"trainer": loop}),
+        endless,
         job.folder,
-        profiler=clock,
+        profiler=throughput.clock,
         logger=[CSVLog(job.folder / LOG, 0)],
         callbacks=[
             throughput,
@@ -115,16 +107,8 @@ def train(job: Job, pipe: Pipe) -> None:
             Turns(pipe, throughput, warmup, ready),
         ],
     )
-    data = BlocksDataModule(
-        corpus,
-        config.batch,
-        max_steps=FOREVER,
-        seed=config.seed,
-        num_workers=config.data.num_workers,
-        pin_memory=gpu,
-    )
     with attention_kernels(config.trainer.attention, config.data.sequence_length, hardware.device(config)):
-        trainer.fit(module, data)
+        trainer.fit(module, build_data(endless, corpus))
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ def whole_steps(
     found: list[WholeStep] = []
     timer: Timer = DeviceTimer() if device.type == "cuda" else HostTimer()
     for name, config in configs.items():
-        variant = Variant(f"{layer}={name}", with_vocabulary(config))
+        variant = Variant(f"{layer}={name}", config.with_vocabulary(config.tokenizer.vocab_size))
         try:
             step = ready(variant, device)
             variant.ms = [block(step, timer, device) for _ in range(BLOCKS)]
@@ -50,12 +50,6 @@ def whole_steps(
         found.append(accounted(variant, roof))
         progress(f"{variant.name}: whole step {found[-1].ms:.2f} ms")
     return found
-
-
-def with_vocabulary(config: Config) -> Config:
-    """With the size that the model will have: the tokenizer's where none is set."""
-    size = config.model.vocab_size or config.tokenizer.vocab_size
-    return config.model_copy(update={"model": config.model.model_copy(update={"vocab_size": size})})
 
 
 def accounted(variant: Variant, roof: float) -> WholeStep:

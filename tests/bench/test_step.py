@@ -13,8 +13,8 @@ from minillm.bench.step.config import StepConfig
 from minillm.bench.step.report import markdown, to_json
 from minillm.bench.step.results import Results, Variant
 from minillm.bench.step.variants import build, compose_config, plain_model
+from minillm.build import build_model
 from minillm.errors import UserError
-from minillm.train import build_model
 
 on_a_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is asked for more than a test's time")
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from minillm.attention import ANY_LENGTH, allowed, attention_kernels, backend_that_runs
-from minillm.train import build_module
+from minillm.build import build_module
 from tests.training.conftest import make_config
 
 CPU = torch.device("cpu")

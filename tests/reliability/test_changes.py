@@ -11,7 +11,6 @@ from minillm.config import BatchConfig, Config, DataConfig, TokenizerConfig
 from minillm.data import prepare_corpus
 from minillm.errors import UserError
 from minillm.resume import Saved, changes, check
-from minillm.train import with_vocabulary
 from tests.data.conftest import story
 from tests.training.conftest import make_config
 
@@ -75,7 +74,7 @@ def test_another_value_of_a_field_leads_to_what_the_table_says(
         shorter = prepare_corpus(make_config(run | {"tokenizer.vocab_size": 290})).tokenizer
         assert shorter is not None
         shorter.save(value)
-    stored = with_vocabulary(config, corpus.vocab_size).model_dump(mode="json")
+    stored = config.with_vocabulary(corpus.vocab_size).model_dump(mode="json")
     saved = Saved(Path("a.ckpt"), 2, stored, corpus.info["hash"], [])
     assert outcome(saved, config, field) == FREE
     assert outcome(saved, make_config(run | {field: value}), field) == leads_to

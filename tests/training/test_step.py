@@ -9,9 +9,9 @@ import torch
 from lightning.pytorch.core.optimizer import LightningOptimizer
 
 from minillm.apply import compile_blocks, to_bf16
+from minillm.build import build_module
 from minillm.errors import UserError
 from minillm.model import Llama
-from minillm.train import build_module
 from tests.training.conftest import make_config, make_module
 
 Run = Callable[..., tuple[dict[str, Any], Path]]

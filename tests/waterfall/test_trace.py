@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from minillm.bench.step.variants import build, compose_config
-from minillm.train import build_model
+from minillm.build import build_model
 from minillm.waterfall.parts import by_part
 from minillm.waterfall.ranges import marked_parts
 from minillm.waterfall.trace import Ranges, device_kernels, host_kernels, record

@@ -16,10 +16,10 @@ from minillm.attention import attention_kernels
 from minillm.bench.step.graph import captured
 from minillm.bench.step.plain_llama import PlainLlama
 from minillm.bench.step.step import Step
+from minillm.build import build_model
 from minillm.config import LAYERS, Config
 from minillm.errors import UserError
 from minillm.optim import build_optimizer
-from minillm.train import build_model
 from minillm.waterfall.ranges import marked, marked_parts
 
 SETTINGS = {
