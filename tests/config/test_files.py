@@ -4,8 +4,10 @@ from typing import get_args
 
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig
 
-from minillm.compose import check, groups, read
+from minillm.compose import CONFIGS, check, groups, read
 from minillm.config import LAYERS, NORMS, Config
 from minillm.layers import build_layers, loss, mlp, norm, rope
 from minillm.model import Llama
@@ -38,6 +40,24 @@ def test_a_new_choice_needs_no_new_value() -> None:
     assert {"trainer.max_steps", "norm.name", "compile"} <= keys
     for key in ("data.files", "norm.fuse_residual"):  # known everywhere, though only some files name them
         assert key in keys
+
+
+@pytest.mark.parametrize(
+    ("data", "own"),
+    [
+        ("stdlib", ""),
+        ("text", "files text_column"),
+        ("hub", "dataset subset split text_column"),
+        ("synthetic", "synthetic_tokens"),
+    ],
+)
+def test_help_shows_every_value_of_what_is_chosen(data: str, own: str) -> None:
+    sources = {f"data.{key}" for key in ("files", "dataset", "subset", "split", "text_column", "synthetic_tokens")}
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        composed = compose("train", [f"data={data}"])
+    shown = {f"{key}.{name}" for key in composed if isinstance(composed[key], DictConfig) for name in composed[key]}
+    shown |= {key for key in composed if not isinstance(composed[key], DictConfig)}
+    assert shown == set(known_values()) - sources | {f"data.{key}" for key in own.split()}
 
 
 def test_the_names_of_layers_are_those_that_exist() -> None:
