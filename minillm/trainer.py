@@ -61,6 +61,7 @@ def quiet_lightning() -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for text in (
         "The '.*_dataloader' does not have many workers",  # reading memory-mapped blocks takes microseconds
+        "GPU available but not used",  # trainer=cpu was asked for
         "`isinstance.treespec, LeafSpec.` is deprecated",  # its own use of torch
         "You're resuming from a checkpoint that ended before the epoch ended",  # our sampler starts at the right step
     ):
