@@ -67,9 +67,11 @@ class RMSNorm:
     def load(self, name: str) -> Implementation:
         custom: Any = norm.load_custom(name)
         is_class = inspect.isclass(custom)
+        # Its buffers go where the inputs will be, once: no part of what is timed, and nothing that Dynamo can trace.
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
         def build(case: Case) -> Function:
-            normalize = functional(custom(case.width, EPS)) if is_class else custom
+            normalize = functional(custom(case.width, EPS).to(device)) if is_class else custom
             return self.build(norm.Implementation(normalize, norm.add_then(normalize)), case)
 
         return Implementation(build)
@@ -127,8 +129,6 @@ def functional(module: nn.Module) -> norm.Normalize:
     """A norm class's instance as a function of its weight too."""
 
     def normalize(x: Tensor, weight: Tensor, eps: float, out_dtype: torch.dtype) -> Tensor:
-        if module.weight.device != x.device:  # in the first call: moving is no part of what is timed
-            module.to(x.device)
         return torch.func.functional_call(module, {"weight": weight}, (x,)).to(out_dtype)
 
     return normalize

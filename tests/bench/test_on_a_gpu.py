@@ -45,3 +45,7 @@ def test_a_run_times_both_passes_and_gives_a_verdict(tmp_path: Path, residual: s
     names = {"eager", "torch", "triton"}
     assert {way: times.keys() for way, times in content["host_us"].items()} == {"eager": names, "torch.compile": names}
     assert content["roof"]["gb_per_second"] > 0
+
+
+def test_a_norm_class_of_somebody_else_passes_all_checks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["op=rms_norm", "impl=tests.compare.planted:Plain", "check=true"]) == 0, capsys.readouterr().out

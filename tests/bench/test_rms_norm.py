@@ -7,7 +7,7 @@ from torch import Tensor
 from minillm.bench.accuracy import judge
 from minillm.bench.config import parse
 from minillm.bench.op import Case
-from minillm.bench.rms_norm import RMSNorm, functional
+from minillm.bench.rms_norm import RMSNorm
 from minillm.bench.roofs import fit
 from tests.bench.broken import RightClass
 
@@ -68,11 +68,15 @@ def test_a_result_of_a_narrower_dtype_is_no_result() -> None:
         judge(operator, narrow_stream, case, operator.draw(case, torch.device("cpu")))
 
 
-def test_a_norm_class_is_moved_to_the_device_once_and_not_in_every_timed_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, moves = RightClass(8, 1e-6), []
-    move = module.to
-    monkeypatch.setattr(module, "to", lambda device: moves.append(device) or move(device))
-    normalize, meta = functional(module), torch.device("meta")
-    for _ in range(3):
-        normalize(torch.empty(4, 8, device=meta), torch.empty(8, device=meta), 1e-6, torch.float32)
-    assert moves == [meta]
+def test_a_norm_class_is_moved_to_the_device_when_built_and_not_in_what_is_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moves: list[object] = []
+    move = RightClass.to
+    monkeypatch.setattr(RightClass, "to", lambda self, device: moves.append(device) or move(self, device))
+    operator = op("width=64", "rows=4")
+    (case,) = operator.cases()
+    function = operator.load(f"{RightClass.__module__}:RightClass").build(case)
+    assert len(moves) == 1
+    function(*operator.draw(case, torch.device("cuda" if torch.cuda.is_available() else "cpu")).tensors)
+    assert len(moves) == 1

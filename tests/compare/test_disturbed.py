@@ -36,6 +36,13 @@ def test_a_disturbed_round_says_why(odd: Round, reason: str) -> None:
     assert reasons([*QUIET, odd]) == [[], [], [], [reason]]
 
 
+def test_one_low_reading_of_a_clock_is_no_reason() -> None:
+    odd = one(3)
+    readings = zip(odd.turns, (1900.0, 1500.0), strict=True)
+    turns = [turn.model_copy(update={"machine": Machine(clock_mhz=clock)}) for turn, clock in readings]
+    assert reasons([*QUIET, odd.model_copy(update={"turns": turns})])[3] == []
+
+
 def test_half_of_the_rounds_can_be_told() -> None:
     found = reasons([*QUIET, *(one(number, (20.0, 20.0)) for number in (3, 4, 5))])
     assert [bool(what) for what in found] == [False] * 3 + [True] * 3
