@@ -46,8 +46,9 @@ class Sample(Callback):
                 logger.log_metrics({"sample": self.text}, trainer.global_step)
 
     def write(self, step: int, text: str) -> None:
-        """Add a line; those of steps that a resumed run takes again are written over."""
-        lines = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else []
-        kept = [line for line in lines if int(line.partition("\t")[0]) < step]
+        """Add a line; those of steps that a resumed run takes again are written over. What else stands there stays."""
+        text_so_far = self.file.read_text(encoding="utf-8", errors="replace") if self.file.exists() else ""
+        numbered = [(line.partition("\t")[0], line) for line in text_so_far.splitlines()]
+        kept = [line for number, line in numbered if not number.isdecimal() or int(number) < step]
         with whole_file(self.file) as file:
             file.writelines(f"{line}\n" for line in (*kept, f"{step}\t{text}"))

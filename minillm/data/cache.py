@@ -63,6 +63,8 @@ def cached(key: dict[str, Any], build: Callable[[Path], None]) -> Path:
 
 def remove_left_over(root: Path) -> None:
     """What a process of this machine was building when it was killed."""
+    if os.name == "nt":  # signal 0 is Ctrl-C there, and no question
+        return
     for place in root.glob(f"{BUILDING}*"):
         try:
             os.kill(int(place.name.removeprefix(BUILDING).partition("-")[0]), 0)

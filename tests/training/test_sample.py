@@ -42,6 +42,15 @@ def test_each_validation_leaves_a_line_also_when_it_is_made_again(run: Run, text
     assert again[0] == lines[0]
 
 
+def test_what_somebody_else_wrote_between_the_samples_stays(run: Run, text: dict[str, Any]) -> None:
+    _, folder = run(text)
+    with (folder / "samples.txt").open("ab") as file:
+        file.write("mine: ² and ".encode() + b"\xff\n")
+    run(text | {"resume": str(folder), "trainer.max_steps": 8})
+    lines = (folder / "samples.txt").read_text().splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["4", "6", "mine: ² and \ufffd", "8"]
+
+
 def test_sampling_changes_no_weight(run: Run, text: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     _, with_samples = run(text, "with")
     monkeypatch.setattr(Sample, "on_validation_end", lambda *arguments: None)
