@@ -1,6 +1,8 @@
 """The step's benchmark: the baseline is the same model, a failure stays alone, all of it runs without a GPU."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,24 @@ def test_the_report_has_the_failed_and_the_waterfall(results: Results) -> None:
 def test_rounds_take_turns_and_leave_out_the_failed(results: Results) -> None:
     order = [[variant.name for variant in runner.turns(results.variants, number)] for number in range(3)]
     assert order == [["fused", "plain+compile"], ["plain+compile", "fused"], ["fused", "plain+compile"]]
+
+
+def test_every_variant_is_compiled_though_all_share_the_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile leaves a function eager that it has compiled `recompile_limit` times, and says so in a warning."""
+    forms: list[torch.fx.GraphModule] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable:
+        forms.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    torch._dynamo.reset()
+    options = read(["op=step", "model=tiny", "impl=eager+compile,loss+compile", "rounds=2"], StepConfig)
+    results = runner.plan(options)
+    with torch._dynamo.config.patch(recompile_limit=1):
+        runner.run(results, lambda: None, lambda line: None)
+    assert [variant.trouble for variant in results.variants] == ["", ""]
+    assert len(forms) == 3  # a block with a stream and one without, and the final norm
 
 
 @on_a_cpu

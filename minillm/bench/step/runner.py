@@ -44,6 +44,20 @@ def plan(options: StepConfig) -> Results:
 
 def run(results: Results, save: Callable[[], object], progress: Callable[[str], None]) -> None:
     """Fill in `results`, saved after each stage. A variant that fails is left with its trouble, the others go on."""
+    with compiling_them_all(len(results.variants)):
+        measure(results, save, progress)
+
+
+@contextmanager
+def compiling_them_all(variants: int) -> Iterator[None]:
+    """A block's forward is one function in all variants, and torch.compile keeps 8 forms of a function: whoever came
+    after ran eagerly under the name of compile, with a warning. Here each has its 8, and one more is its failure."""
+    with torch._dynamo.config.patch(recompile_limit=8 * variants, fail_on_recompile_limit_hit=True):
+        yield
+
+
+def measure(results: Results, save: Callable[[], object], progress: Callable[[str], None]) -> None:
+    """All the stages of `run`."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     steps: dict[str, Step] = {}
     if device.type == "cuda":
