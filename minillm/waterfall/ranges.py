@@ -27,10 +27,12 @@ def marked(function: Callable[..., Any], part: str) -> Callable[..., Any]:
 def marked_parts(model: Llama) -> Iterator[None]:
     """Inside, each part of the model runs within a range: embedding, norm, attention, rope, mlp.
 
-    A block that is compiled as a whole stays as it is: marks inside would compile it anew, as something else.
+    What is compiled as a whole (a block, the final norm) stays as it is: marks inside would compile it anew, as
+    something else.
     """
     parts: list[tuple[Any, str, str]] = [(model.embedding, "forward", "embedding")]
-    parts.append((model.final_norm, "forward", "norm"))
+    if model.final_norm._compiled_call_impl is None:
+        parts.append((model.final_norm, "forward", "norm"))
     for block in model.blocks:
         if block._compiled_call_impl is None:
             parts += [(block.attention_norm, "forward", "norm"), (block.mlp_norm, "forward", "norm")]
