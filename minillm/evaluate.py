@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from minillm.attention import attention_kernels
 from minillm.data.packing import Blocks
@@ -37,11 +38,14 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(run: LoadedRun, blocks: Blocks, bytes_per_token: float | None) -> Evaluation:
-    """The run's loss over all of `blocks`, as many at once as in training. bytes_per_token: of their text."""
+    """The run's loss over all of `blocks`, as many at once as in training. bytes_per_token: of their text.
+
+    On a terminal a bar shows how far it is.
+    """
     losses: list[Tensor] = []  # of each block, nats a token
     micro, length = run.config.batch.micro, blocks.sequence_length
     with autocast(run.config), attention_kernels(run.config.trainer.attention, length, run.device):
-        for start in range(0, len(blocks), micro):
+        for start in tqdm(range(0, len(blocks), micro), unit="batch", disable=None, leave=False):
             tokens = blocks[range(start, min(start + micro, len(blocks)))]["tokens"].to(run.device)
             hidden = run.model(tokens[:, :-1])
             losses += [

@@ -30,9 +30,10 @@ def act(options: Options, rest: list[str]) -> None:
 
     run = load_run(config, folder)
     blocks, bytes_per_token, which = text(run)
-    result = evaluate(run, blocks, bytes_per_token)
     print(f"step {run.saved.step} of {folder}")
-    print(f"on {which}: {result.tokens:,} tokens in {result.blocks:,} blocks of {blocks.sequence_length}")
+    tokens = len(blocks) * blocks.sequence_length
+    print(f"on {which}: {tokens:,} tokens in {len(blocks):,} blocks of {blocks.sequence_length}", flush=True)
+    result = evaluate(run, blocks, bytes_per_token)
     for name, value, error in result.rows():
         print(f"{name:>14}  {value:.4f}" + ("" if error is None else f" ± {error:.4f}"))
 

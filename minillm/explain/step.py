@@ -9,7 +9,7 @@ import torch
 
 from minillm.bench.runner import brief
 from minillm.bench.step.results import Variant
-from minillm.bench.step.runner import block, look_inside, ready
+from minillm.bench.step.runner import block, compiling_them_all, look_inside, ready
 from minillm.callbacks.clock import DeviceTimer, HostTimer, Timer
 from minillm.config import Config
 from minillm.waterfall.account import Account, account
@@ -40,10 +40,11 @@ def whole_steps(
     for name, config in configs.items():
         variant = Variant(f"{layer}={name}", config.with_vocabulary(config.tokenizer.vocab_size))
         try:
-            step = ready(variant, device)
-            variant.ms = [block(step, timer, device) for _ in range(BLOCKS)]
-            look_inside(variant, step, device)
-            del step
+            with compiling_them_all(len(configs)):
+                step = ready(variant, device)
+                variant.ms = [block(step, timer, device) for _ in range(BLOCKS)]
+                look_inside(variant, step, device)
+                del step
         except Exception as error:  # out of memory, most likely: a finding, not the end of the run
             progress(f"{variant.name}: no whole step, {brief(error)}")
             continue
