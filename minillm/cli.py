@@ -78,11 +78,14 @@ def check_folder(command: Command) -> None:
 
 
 def check_machine(configs: list[Config]) -> None:
-    """Raise UserError for what this machine, or a layer that was named, cannot do: of all jobs together."""
+    """Raise UserError for what this machine, or a layer that was named, cannot do, and for files that are not there:
+    of all jobs together."""
     from minillm import requirements  # slow to import: not for --help
+    from minillm.data.files import find_files
     from minillm.init_from import adopted
 
     requirements.check(*(adopted(config) if config.init_from and not config.resume else config for config in configs))
+    find_files([pattern for config in configs for pattern in config.data.files])
 
 
 @hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")

@@ -96,7 +96,7 @@ def check(saved: Saved, config: Config, corpus: str | None = None) -> None:
     if saved.step >= config.trainer.max_steps:
         raise UserError(
             f"the run has already taken its {saved.step} steps: "
-            f"type trainer.max_steps={2 * saved.step} (or any more) to go on"
+            f"add trainer.max_steps={2 * saved.step} (or any more) to resume=, to go on"
         )
 
 

@@ -33,7 +33,10 @@ class BenchConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    op: str = Field(description="the operator: rms_norm, rotary, swiglu, linear_cross_entropy", examples=["rms_norm"])
+    op: str = Field(
+        description="rms_norm, rotary, swiglu or linear_cross_entropy; step has options of its own",
+        examples=["rms_norm"],
+    )
     impl: Strings = Field((), description="names, or package.module:name of your own; all of them unless given")
     width: Widths = Field((), description="elements a row (of a loss: its vocabulary); those of models unless given")
     rows: Count | None = Field(None, description="rows; as many as make 2^28 elements unless given")

@@ -77,7 +77,7 @@ class Results:
 def make_op(config: BenchConfig) -> Op:
     """Raises UserError for an operator that there is not."""
     if config.op not in OPS:
-        raise UserError(f"op={config.op} is unknown: choose {', '.join(OPS)}")
+        raise UserError(f"op={config.op} is unknown: choose {', '.join(OPS)} or step")
     return OPS[config.op](config)
 
 

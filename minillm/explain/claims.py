@@ -43,7 +43,7 @@ def claims(counted: Mapping[str, Mapping[str, Counted]], resources: Mapping[str,
     back = {name: len(counted[name]["backward"].launches) for name in NAMES}
     return [
         Claim(
-            "PyTorch runs 3 kernels, or 4: both are told of it",
+            "PyTorch runs 3 kernels (some say 4)",
             f"{len(chain)}: {', '.join(chain)}; with fp32 inside {len(forward['eager'].launches)}",
             "loose: each operation is a kernel, the addition of eps and both products too",
         ),

@@ -67,6 +67,7 @@ WRONG = [
     ("norm.fuse_residual=false", "norm.fuse_residual=false is for norm=triton"),
     ("data=text", "data=text needs data.files"),
     ("data=hub", "data=hub needs data.dataset"),
+    ("data=text data.files=no_such*.txt", "data.files=no_such*.txt matches nothing in "),
     ("data.files=a.txt", "type data=text data.files="),
     (
         "trainer.precision=bf16-true optim.beta2=0.999",

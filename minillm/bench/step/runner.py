@@ -63,6 +63,8 @@ def measure(results: Results, save: Callable[[], object], progress: Callable[[st
     if device.type == "cuda":
         results.roof = copy_roof(DeviceClock(device), device)
         progress(f"copy roof {results.roof.gb_per_second:.0f} GB/s")
+    else:
+        progress(f"{hardware.why_no_gpu()}: a step of more than model=tiny takes minutes, and its time says nothing")
     for variant in results.variants:
         with failing_alone(variant, steps):
             steps[variant.name] = ready(variant, device)

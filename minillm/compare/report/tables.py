@@ -122,9 +122,10 @@ def how_measured(result: Result) -> str:
     planned = result["rounds_planned"]
     of = f" of {planned}" if planned and planned != result["rounds"] else ""
     return (
-        f"{result['rounds']}{of} rounds in {result['minutes']:.1f} minutes. {base}, each with its own "
-        f"{result['confidence']:.0%} interval (Student's t over rounds); what is within {result['margin']:.0%} counts "
-        f"as equal. The loss is the training's at step {last_step(result)}, compared at equal steps of the same seed."
+        f"{result['rounds']}{of} rounds in {result['minutes']:.1f} minutes. {base}: the rounds' geometric "
+        f"mean, each with its own {result['confidence']:.0%} interval (Student's t over rounds), while tokens/s is the "
+        f"median round's; what is within {result['margin']:.0%} counts as equal. "
+        f"The loss is the training's at step {last_step(result)}, compared at equal steps of the same seed."
     )
 
 
