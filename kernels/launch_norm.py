@@ -5,7 +5,6 @@ bandwidth (4.16 TB/s) measured in the same run.
 """
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from triton import next_power_of_2
 
@@ -15,7 +14,7 @@ from kernels.operator import INTERPRETED
 
 @dataclass(frozen=True)
 class Chunks:
-    """One program a row, read twice in chunks; the second reading hits the caches."""
+    """A program reads its row twice in chunks; the second reading hits the caches."""
 
     block_n: int
     num_warps: int
@@ -76,7 +75,6 @@ class Strips:
         }
 
 
-@lru_cache
 def forward(N: int, rows: int, fused_add: bool) -> Rows | Chunks:
     """Shape of the forward kernel for rows of N elements. `rows` matters in the interpreter only."""
     width = next_power_of_2(N)
@@ -122,7 +120,6 @@ THREE_BLOCKS = {  # backward in 16 bits, by block_n; the fraction of the roof, a
 }
 
 
-@lru_cache
 def backward(N: int, rows: int, input_bytes: int, fused_add: bool, shared_memory: int) -> PersistentRows | Strips:
     """Shape of the backward kernel for rows of N elements.
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 import triton
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
@@ -139,6 +140,21 @@ def test_inductor_gives_eager_bits(width: int) -> None:
     torch._dynamo.reset()
     compiled = run(torch.compile(rms_norm, fullgraph=True), torch.compile(add_rms_norm, fullgraph=True))
     assert all(torch.equal(one, other) for one, other in zip(compiled, run(rms_norm, add_rms_norm), strict=True))
+
+
+def test_one_compiled_form_serves_every_number_of_rows() -> None:
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("inductor")
+    compiled, weight = torch.compile(add_rms_norm, backend=counter, fullgraph=True), draw_weight(768)
+    for rows in (300, 311, 512, 1000):
+        x, residual = leaf(draw(rows, 768, dtype=BF16)), leaf(draw(rows, 768))
+        results = []
+        for function in (compiled, add_rms_norm):
+            outputs = function(x, residual, weight)
+            gradients = torch.autograd.grad(outputs, (x, residual, weight), [o.detach() for o in outputs])
+            results.append([*outputs, *gradients])
+        assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    assert counter.frame_count <= 2
 
 
 @pytest.mark.skipif("torch.cuda.device_count() < 2", reason="needs two GPUs")
