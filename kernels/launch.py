@@ -16,7 +16,7 @@ INTERPRETED_TILE = 2**19  # elements; a program costs about a millisecond there,
 
 @dataclass(frozen=True)
 class Rows:
-    """One program a tile of whole rows, held in registers."""
+    """One program a tile of rows: as wide as they are, or walking along them."""
 
     block_m: int
     block_n: int
@@ -102,7 +102,7 @@ class Heads:
 
 
 def rotary(T: int, H: int, K: int, D: int) -> Heads:
-    """Shape of both rotary kernels: 16 pairs a thread of one warp. T matters in the interpreter only.
+    """Shape of both rotary kernels: at least 16 pairs a thread of one warp. T matters in the interpreter only.
 
     32768 tokens of 12 + 24 heads of 64: .95 both ways, by two warps .95 and .94, half the pairs .78; 16384 of 32 + 16:
     forward .91, backward .90, by two warps .91 and .89.

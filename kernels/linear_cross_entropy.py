@@ -45,7 +45,7 @@ def total(
     needs_dhidden: bool,
     needs_dweight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The sum of the losses, and its gradients for an upstream gradient of 1."""
+    """The sum of the losses, and its gradients times `gradient_unit`, for an upstream gradient of 1."""
     settings = ignore_index, label_smoothing, z_loss, needs_dhidden, needs_dweight
     losses, dhidden, dweight = walk(hidden, weight, target, None, *settings)
     return losses.sum(), dhidden, dweight
@@ -105,8 +105,9 @@ def per_token_backward(
     needs_dhidden: bool,
     needs_dweight: bool,
 ) -> tuple[Tensor, Tensor]:
-    # Relative to the largest, so that no upstream gradient leaves fp16's range.
-    largest = dloss.abs().max().clamp(min=torch.finfo(torch.float32).tiny) if dloss.numel() else dloss.new_ones(())
+    # Relative to the largest finite one, so that none leaves fp16's range, and one that is not finite stays alone.
+    finite = dloss.nan_to_num(0, 0, 0).abs()
+    largest = finite.max().clamp(min=torch.finfo(torch.float32).tiny) if finite.numel() else finite.new_ones(())
     relative = (dloss / largest).reshape(-1)
     settings = ignore_index, label_smoothing, z_loss, needs_dhidden, needs_dweight
     _, dhidden, dweight = walk(hidden, weight, target, relative, *settings)
@@ -181,7 +182,8 @@ def linear_cross_entropy(
     hidden (..., H), weight (V, H), each bf16, fp16 or fp32, target (...) int64 -> fp32: `sum` and `mean` a number,
     `none` target's shape. A target of `ignore_index` counts nowhere: 0 in `none`, left out of the mean; if none is
     left, the mean is 0 and so are the gradients. The matmuls run in hidden's dtype with fp32 sums; each gradient has
-    its input's dtype. A target outside the vocabulary is undefined. Raises TypeError for other dtypes; ValueError for
+    its input's dtype. A target outside the vocabulary makes loss and gradients
+    nan. Raises TypeError for other dtypes; ValueError for
     shapes that do not fit, several devices, an unknown reduction, a smoothing outside [0, 1] or a negative z_loss;
     RuntimeError if differentiated twice. `linear_cross_entropy_chunks.extra_bytes` says what memory it takes.
     """

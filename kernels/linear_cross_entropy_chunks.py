@@ -69,7 +69,7 @@ def walk(
     needs_dhidden: bool,
     needs_dweight: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Chunk after chunk: losses (tokens,), dhidden and dweight as `gradient_buffers`, in units of `gradient_unit`."""
+    """Chunk after chunk: losses (tokens,), dhidden and dweight as `gradient_buffers`, times `gradient_unit`."""
     device, dtype, hidden_size = hidden.device, hidden.dtype, hidden.shape[-1]
     x, w, targets = operator.as_rows(hidden), operator.as_rows(weight.to(dtype)), target.reshape(-1).contiguous()
     tokens, vocabulary = len(x), len(w)

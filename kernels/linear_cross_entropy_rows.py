@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 LOWEST = tl.constexpr(torch.finfo(torch.float32).min)  # not -inf: its difference with itself is no number
-LOG2E = tl.constexpr(math.log2(math.e))  # exponents are in units of it: exp2(a * LOG2E - b) is two instructions
+LOG2E = tl.constexpr(math.log2(math.e))  # exponents are to base 2: exp2(a * LOG2E - b) is two instructions
 LN2 = tl.constexpr(math.log(2))
 
 
@@ -20,15 +20,15 @@ def add_exponentials(x, highest, total):
 
 
 @triton.jit
-def write_gradient(ptrs, mask, exists, kept, logsumexp, factor, shift):
+def write_gradient(ptrs, mask, exists, kept, logsumexp2, factor, shift):
     """Replace logits by factor * softmax - shift, and by 0 in rows that are not kept.
 
-    exists: which of them are logits; None for all. The last four have a value a row, logsumexp in units of LOG2E.
+    exists: which of them are logits; None for all. The last four have a value a row, logsumexp2 = log2 sum exp(x).
     """
     x = tl.load(ptrs, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
     if exists is not None:
         x = tl.where(exists, x, float("-inf"))
-    dlogits = factor[:, None] * tl.exp2(x * LOG2E - logsumexp[:, None]) - shift[:, None]
+    dlogits = factor[:, None] * tl.exp2(x * LOG2E - logsumexp2[:, None]) - shift[:, None]
     # Chosen, not multiplied by 0: an ignored row may hold anything.
     tl.store(ptrs, tl.where(kept[:, None], dlogits, 0.0), mask=mask)
 
@@ -51,7 +51,8 @@ def cross_entropy_rows(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
-    """loss (M,) of logits (M, V); with NEEDS_GRADIENT logits become unit * upstream * dloss/dlogits.
+    """loss (M,) of logits (M, V); with NEEDS_GRADIENT logits become unit * upstream * dloss/dlogits. A target outside
+    [0, V) that is not ignore_index makes both nan.
 
     Rows are STRIDE long. What lies between V and STRIDE may be anything and is written over: with STRIDE a multiple of
     16 every access is of 16 bytes, whatever V. Both readings take whole blocks first, which need no masks of columns,
@@ -64,7 +65,8 @@ def cross_entropy_rows(
     row_ptrs = logits_ptr + rows.to(tl.int64) * STRIDE  # int64: rows x STRIDE may pass 2^31
     target = tl.load(target_ptr + rows, mask=inside, other=ignore_index)
     kept = target != ignore_index
-    target_logit = tl.load(row_ptrs + target, mask=kept, other=0.0).to(tl.float32)
+    exists_target = kept & (target >= 0) & (target < V)  # one that does not must touch no other row
+    target_logit = tl.load(row_ptrs + target, mask=exists_target, other=float("nan")).to(tl.float32)
 
     # Each lane loads 8 neighbours at a time and keeps their maximum and the sum relative to it: a rescaling for every 8
     # exponentials, and nothing to exchange before the row's end.
@@ -100,7 +102,7 @@ def cross_entropy_rows(
         scale = tl.full((BLOCK_M,), unit, tl.float32)
         if HAS_UPSTREAM:
             scale *= tl.load(upstream_ptr + rows, mask=inside, other=0.0)
-        factor = scale * (1 + 2 * z_loss * logsumexp)
+        factor = tl.where(exists_target, scale * (1 + 2 * z_loss * logsumexp), float("nan"))
         shift = scale * (label_smoothing / V)
         ptrs = row_ptrs[:, None] + columns[None, :]
         for start in range(0, WHOLE, BLOCK_N):  # the second reading: from L2, as long as the rows in flight fit there
@@ -110,6 +112,6 @@ def cross_entropy_rows(
             write_gradient(ptrs + WHOLE, mask, (WHOLE + columns < V)[None, :], kept, logsumexp2, factor, shift)
         # The target's, in its place: to look for it at every column would cost as much as the exponential.
         tl.debug_barrier()  # another thread has written there
-        softmax = tl.exp2(tl.where(kept, target_logit * LOG2E - logsumexp2, 0.0))
+        softmax = tl.exp2(target_logit * LOG2E - logsumexp2)
         dtarget = factor * softmax - shift - scale * (1 - label_smoothing)
-        tl.store(row_ptrs + target, dtarget, mask=kept)
+        tl.store(row_ptrs + target, dtarget, mask=exists_target)

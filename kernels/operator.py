@@ -22,7 +22,7 @@ from torch import Tensor
 if "TRITON_INTERPRET" not in os.environ and not torch.cuda.is_available() and "triton" not in sys.modules:
     os.environ["TRITON_INTERPRET"] = "1"  # read by triton when it is first imported
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in ("1", "true", "on", "yes", "y")  # as triton reads it
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 T = TypeVar("T")
 
@@ -57,12 +57,18 @@ def differentiable(
     nothing in eager mode (2 us each saved). Without it all are given out.
 
     `save(ctx, inputs, output)` keeps what backward needs; `gradients(run, ctx, *grads)` calls `run`, the backward
-    operator in the form that fits, and returns a gradient (or None) an input. Gradients of unused outputs are None.
+    operator in the form that fits, and returns a gradient (or None) an input. Gradients of unused outputs are None; it
+    is not called with nothing but those.
     """
 
     def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
         ctx.set_materialize_grads(False)
         save(ctx, inputs, output)
+
+    def backpropagate(run: Callable, ctx: Any, *grads: Tensor | None) -> Any:
+        if all(gradient is None for gradient in grads):
+            return (None,) * len(ctx.needs_input_grad)
+        return gradients(run, ctx, *grads)
 
     class Function(torch.autograd.Function):
         @staticmethod
@@ -77,10 +83,10 @@ def differentiable(
                 raise RuntimeError(
                     f"{forward.name} cannot be differentiated twice: backward ran with create_graph=True"
                 )
-            return gradients(backward.direct, ctx, *grads)
+            return backpropagate(backward.direct, ctx, *grads)
 
     forward.registered.register_autograd(
-        lambda ctx, *grads: gradients(backward.registered, ctx, *grads), setup_context=setup_context
+        lambda ctx, *grads: backpropagate(backward.registered, ctx, *grads), setup_context=setup_context
     )
 
     def call(*inputs: Any) -> Any:
@@ -173,7 +179,7 @@ def shared_memory(device: torch.device) -> int:
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """x (..., N) as (M, N), read in place where its strides allow that, else one copy. The last stride is then 1."""
+    """x (..., N) as (M, N), in place where its strides allow that, else one copy. Its last stride is 1, or N is."""
     rows = x.reshape(-1, x.shape[-1])
     return rows if rows.stride(-1) == 1 or rows.shape[-1] == 1 else rows.contiguous()
 

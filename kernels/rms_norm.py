@@ -131,8 +131,9 @@ def gradients(
     needs_dx, needs_dresidual, needs_dweight = ctx.needs_input_grad[:3]
     x_dtype, residual_dtype = ctx.dtypes
     if dy is None:  # only the stream was used: its gradient passes through
-        dx = dstream.to(x_dtype) if needs_dx and dstream is not None else None
-        dresidual = dstream.to(residual_dtype) if needs_dresidual and dstream is not None else None
+        assert dstream is not None
+        dx = dstream.to(x_dtype) if needs_dx else None
+        dresidual = dstream.to(residual_dtype) if needs_dresidual else None
         return dx, dresidual, None, None, None, None
     shared = x_dtype == residual_dtype  # one tensor is the gradient of both
     dx_dtype = x_dtype if needs_dx or (needs_dresidual and shared) else None

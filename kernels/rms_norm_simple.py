@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import operator
+from kernels import MAX_BLOCK_SIZE, operator
 from kernels.operator import Launch
 
 
@@ -79,8 +79,6 @@ def save(ctx, inputs, output) -> None:
 
 
 def gradients(run, ctx, dy, _) -> tuple[Tensor | None, ...]:
-    if dy is None:
-        return (None,) * 5
     x, weight, rstd = ctx.saved_tensors
     dx = run(dy, x, weight, rstd, *ctx.launch) if ctx.needs_input_grad[0] else None
     dweight = None
@@ -104,8 +102,8 @@ def rms_norm_simple(
     """RMSNorm over the last dimension, one program a row.
 
     x (..., N), weight (N,) -> y (..., N) in x's dtype; bf16, fp16 or fp32, statistics in fp32. `block_size` (a power of
-    two, at least N) and `num_warps` (1 to 32) are the shape of a program. Raises TypeError for other dtypes, ValueError
-    for shapes, devices or a row wider than its block.
+    two, at least N) and `num_warps` (another, 1 to 32) are the shape of a program. Raises TypeError for other
+    dtypes, ValueError for shapes, devices, a row wider than its block or another shape of a program.
     """
     operator.check_tensors("rms_norm_simple", x=x, weight=weight)
     N = x.shape[-1] if x.dim() else 0
@@ -113,11 +111,15 @@ def rms_norm_simple(
         raise ValueError(
             f"rms_norm_simple: x {tuple(x.shape)} needs a weight of shape ({N},), not {tuple(weight.shape)}"
         )
-    block_size = block_size or triton.next_power_of_2(N)
-    if block_size < N or block_size & (block_size - 1) or block_size > 65536:
+    if block_size is None:
+        block_size = triton.next_power_of_2(N)
+    if block_size < N or block_size & (block_size - 1) or block_size > MAX_BLOCK_SIZE:
         raise ValueError(
-            f"rms_norm_simple: rows of {N} in a block of {block_size}: a block is a power of two from {N} to 65536 "
-            "(wider rows: rms_norm)"
+            f"rms_norm_simple: rows of {N} in a block of {block_size}: a block is a power of two from {N} to "
+            f"{MAX_BLOCK_SIZE} (wider rows: rms_norm)"
         )
-    num_warps = num_warps or min(max(block_size // 1024, 1), 32)  # 32 elements a thread
+    if num_warps is None:
+        num_warps = min(max(block_size // 1024, 1), 32)  # 32 elements a thread
+    if num_warps not in (1, 2, 4, 8, 16, 32):
+        raise ValueError(f"rms_norm_simple: num_warps={num_warps} must be 1, 2, 4, 8, 16 or 32")
     return _rms_norm_simple(x, weight, eps, block_size, num_warps)[0]

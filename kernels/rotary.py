@@ -145,9 +145,7 @@ def save(ctx: Any, inputs: tuple, output: tuple) -> None:
 
 
 def gradients(run: Callable, ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-    absent = all(gradient is None for gradient in grads)
-    dqkv = None if absent else run(*grads, *ctx.saved_tensors, *ctx.heads)
-    return dqkv, None, None, None, None
+    return run(*grads, *ctx.saved_tensors, *ctx.heads), None, None, None, None
 
 
 _rotary = operator.differentiable(

@@ -137,8 +137,8 @@ def save(ctx: Any, inputs: tuple, output: Tensor) -> None:
     ctx.save_for_backward(*inputs)
 
 
-def gradients(run: Callable, ctx: Any, dh: Tensor | None) -> Tensor | None:
-    return None if dh is None else run(dh, *ctx.saved_tensors)
+def gradients(run: Callable, ctx: Any, dh: Tensor) -> Tensor:
+    return run(dh, *ctx.saved_tensors)
 
 
 def linear_outputs(gate_up: Tensor, weight: Tensor) -> Tensor:
@@ -186,9 +186,7 @@ def product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.mm(a, b, out_dtype=torch.float32).to(dtype)
 
 
-def linear_gradients(run: Callable, ctx: Any, dout: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    if dout is None:
-        return None, None
+def linear_gradients(run: Callable, ctx: Any, dout: Tensor) -> tuple[Tensor | None, Tensor | None]:
     needs_dgate_up, needs_dweight = ctx.needs_input_grad
     dgate_up, dweight = run(dout, *ctx.saved_tensors, needs_dgate_up, needs_dweight)
     return dgate_up if needs_dgate_up else None, dweight if needs_dweight else None
@@ -213,9 +211,10 @@ def check(name: str, gate_up: Tensor, weight: Tensor | None) -> None:
     if gate_up.dim() == 0 or gate_up.shape[-1] == 0 or gate_up.shape[-1] % 2:
         raise ValueError(f"{name}: gate_up {tuple(gate_up.shape)} needs a last dimension of 2F, gate first, then up")
     F = gate_up.shape[-1] // 2
-    if weight is not None and (weight.dim() != 2 or weight.shape[1] != F):
+    if weight is not None and (weight.dim() != 2 or weight.shape[1] != F or not len(weight)):
         raise ValueError(
-            f"{name}: gate_up {tuple(gate_up.shape)} needs a weight of shape (d, {F}), not {tuple(weight.shape)}"
+            f"{name}: gate_up {tuple(gate_up.shape)} needs a weight of shape (d, {F}), d at least 1, not "
+            f"{tuple(weight.shape)}"
         )
 
 

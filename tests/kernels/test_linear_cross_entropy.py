@@ -1,6 +1,7 @@
 """linear_cross_entropy is right at every size, dtype and setting; ignored tokens count nowhere."""
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 
 import pytest
@@ -157,6 +158,27 @@ def test_any_layout_is_read_right(change: Callable[[Inputs], Inputs], reduction:
 
 def test_an_upstream_gradient_of_one_number_for_all_is_right() -> None:
     check_loss(*draw_inputs(), reduction="none", upstream=torch.ones((), device=DEVICE).expand(30))
+
+
+@pytest.mark.parametrize("wrong", [-1, 41, 47, 64])  # 41 to 63 are the row's padding, 64 is the next row's
+def test_a_target_outside_the_vocabulary_is_nan_and_touches_no_other_token(wrong: int) -> None:
+    hidden, weight, target = draw_inputs(6, vocabulary=41)
+    changed = target.clone()
+    changed[2] = wrong
+    upstream, per_token = torch.ones(6, device=DEVICE), partial(linear_cross_entropy, reduction="none")
+    right, found = (gradients(per_token, (hidden, weight, t), upstream) for t in (target, changed))
+    others = torch.arange(6, device=DEVICE) != 2
+    for one, other in zip(found[:2], right[:2], strict=True):  # losses, dhidden
+        assert torch.equal(one[others], other[others])
+        assert one[2].isnan().all()
+    assert found[2].isnan().all()
+
+
+def test_an_upstream_gradient_that_is_no_number_stays_alone() -> None:
+    upstream = torch.tensor([1.0, float("inf"), 2.0, float("nan")], device=DEVICE)
+    inputs = draw_inputs(4, dtype=FP16)
+    dhidden = gradients(partial(linear_cross_entropy, reduction="none"), inputs, upstream)[1]
+    assert dhidden.isfinite().all(1).tolist() == [True, False, True, False]
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice:RuntimeWarning")  # the interpreter's

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
@@ -142,6 +143,25 @@ def test_a_second_backward_and_a_second_run_give_the_same_bits(reduction: str) -
     first, second = run(), run()
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(first[1:3], first[3:], strict=True))
+
+
+class Cut(torch.autograd.Function):
+    """Passes its input on, and no gradient back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> None:
+        return None
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_without_an_upstream_gradient_there_is_none(reduction: str) -> None:
+    hidden, weight, target = draw_inputs()
+    loss = Cut.apply(linear_cross_entropy(leaf(hidden), weight, target, reduction=reduction)).sum()
+    assert torch.autograd.grad(loss, weight, allow_unused=True) == (None,)
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

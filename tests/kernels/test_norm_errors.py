@@ -48,6 +48,8 @@ WRONG_SHAPES = {
     "add: residual of another rank": (lambda: add_rms_norm(X, zeros(16), W), "(2, 8)", "(16,)"),
     "add: weight too short": (lambda: add_rms_norm(X, X, zeros(7)), "(2, 8)", "(7,)"),
     "simple: weight too short": (lambda: rms_norm_simple(X, zeros(7)), "(2, 8)", "(7,)"),
+    "simple: three warps": (lambda: rms_norm_simple(X, W, num_warps=3), "num_warps=3", "1, 2, 4"),
+    "simple: no block": (lambda: rms_norm_simple(X, W, block_size=0), "block of 0", "power of two"),
     "simple: row wider than the block": (lambda: rms_norm_simple(zeros(2, 65), zeros(65), block_size=64), "65", "64"),
 }
 
