@@ -54,13 +54,21 @@ def adamw_stochastic(
     """One AdamW step of a parameter, in place (Loshchilov & Hutter 2019, algorithm 2).
 
     p, g, m, v: flat, contiguous, of one dtype (bf16 or fp32), on one CUDA device. scalars (7,) fp32: lr, beta1, beta2,
-    eps, weight decay, 1 - beta1^t, 1 - beta2^t. found_inf (): not zero changes nothing. key (): int64 below 2^32, the
-    noise's. Raises TypeError for other dtypes, ValueError for other shapes or devices.
+    eps, weight decay, 1 - beta1^t, 1 - beta2^t. found_inf () fp32: not zero changes nothing. key (): int64 below 2^32,
+    the noise's. Raises TypeError for other dtypes, ValueError for other shapes or devices.
     """
-    operator.check_tensors("adamw_stochastic", p=p, g=g, m=m, v=v)
+    operator.check_tensors("adamw_stochastic", p=p, g=g, m=m, v=v, scalars=scalars, found_inf=found_inf)
     if p.dtype == torch.float16 or not p.dtype == g.dtype == m.dtype == v.dtype:
         dtypes = f"p {p.dtype}, g {g.dtype}, m {m.dtype}, v {v.dtype}"
         raise TypeError(f"adamw_stochastic: {dtypes}; all must be bfloat16, or all float32")
     if not all(t.shape == (p.numel(),) and t.is_contiguous() for t in (p, g, m, v)):
         raise ValueError("adamw_stochastic: p, g, m and v must be flat, contiguous and of one size")
+    if scalars.dtype != torch.float32 or found_inf.dtype != torch.float32 or key.dtype != torch.int64:
+        dtypes = f"scalars {scalars.dtype}, found_inf {found_inf.dtype}, key {key.dtype}"
+        raise TypeError(f"adamw_stochastic: {dtypes}; they must be float32, float32 and int64")
+    if scalars.shape != (7,) or not scalars.is_contiguous() or found_inf.numel() != 1 or key.numel() != 1:
+        raise ValueError("adamw_stochastic: scalars must be (7,) and contiguous, found_inf and key a number each")
+    if key.device != p.device:
+        raise ValueError(f"adamw_stochastic: p on {p.device}, but key on {key.device}")
     operator.launch(step_launch(p.device, p.numel()), p, g, m, v, scalars, found_inf, key)
+    torch.autograd.graph.increment_version((p, m, v))  # backward through a graph that has kept one is then refused

@@ -126,8 +126,12 @@ class Llama(nn.Module):
             self.lm_head.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor, caches: Sequence[KVCache] = ()) -> Tensor:
+        if caches and len(caches) != len(self.blocks):
+            raise ValueError(f"{len(caches)} caches for {len(self.blocks)} blocks: give one a block")
         start, length = (caches[0].length, caches[0].capacity) if caches else (0, tokens.shape[1])
         tables = rope_tables(length, self.config.head_dim, self.config.rope_theta, tokens.device)
+        if start + tokens.shape[1] > length:
+            raise ValueError(f"{tokens.shape[1]} positions after {start} in caches of {length}: give no more than fit")
         cos, sin = (table[start : start + tokens.shape[1]] for table in tables)
         x, stream = self.embedding(tokens), None
         for block, cache in zip_longest(self.blocks, caches):

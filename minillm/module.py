@@ -13,10 +13,9 @@ from torch import Tensor
 from minillm import distributed, hardware
 from minillm.apply import shard
 from minillm.config import Config
+from minillm.layers.loss import Loss
 from minillm.model import Llama
 from minillm.optim import build_optimizer, clip_gradients, lr_factor, set_hyperparameters, skip_unless_finite
-
-Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class LlamaModule(LightningModule):

@@ -84,6 +84,8 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -
             sharded |= isinstance(p.grad, DTensor)
     # fp32 whatever the gradients' dtype: a bf16 norm has 3 digits.
     norms = [n for grads in by_dtype.values() for n in torch._foreach_norm(grads, 2.0, dtype=torch.float32)]
+    if not norms:
+        raise ValueError("no parameter has a gradient: there is nothing to clip")
     norm = torch.linalg.vector_norm(torch.stack(norms))
     if sharded:
         norm = add_up(norm.square()).sqrt()
@@ -94,7 +96,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float | None) -
 
 
 def skip_unless_finite(optimizer: torch.optim.Optimizer, grad_norm: Tensor) -> None:
-    """Make the next `step()` change nothing where `grad_norm` is not finite, decided on the device.
+    """Make the next `step()` leave weights and moments alone where `grad_norm` is not finite, decided on the device.
 
     `found_inf` is how `GradScaler` tells fused optimizers to skip a step; it stays in place until the next call.
     """

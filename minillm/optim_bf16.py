@@ -28,8 +28,9 @@ def mix(x: int) -> int:
 class StochasticAdamW(torch.optim.Optimizer):
     """AdamW over bf16 parameters (stochastic rounding) and fp32 ones (plain); moments in the parameter's dtype.
 
-    bf16 second moments are rounded to nearest, so beta2 may be at most 0.99: a decay by 1 - beta2 below 1/512 would be
-    rounded away. Raises ValueError above.
+    bf16 second moments are rounded to nearest, and a decay by 1 - beta2 below 1/512 to 1/256 would be rounded away, so
+    beta2 may be at most 0.99, with a margin. Raises ValueError above. A step that `found_inf` skips is counted all the
+    same, in the corrections of bias: the host does not know of it.
     """
 
     # GradScaler's protocol for fused optimizers: `found_inf` is read, and the step skipped, on the device.
@@ -44,9 +45,10 @@ class StochasticAdamW(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         seed: int = 0,
     ) -> None:
-        if betas[1] > 0.99:
-            raise ValueError(f"beta2={betas[1]}: bf16 second moments cannot decay; at most 0.99")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+        for group in self.param_groups:
+            if group["betas"][1] > 0.99:
+                raise ValueError(f"beta2={group['betas'][1]}: bf16 second moments would not decay; at most 0.99")
         self.seed = seed
 
     @torch.no_grad()

@@ -127,7 +127,8 @@ class Norm(nn.Module):
 def threaded(norm_class: type[nn.Module]) -> type[nn.Module]:
     """A subclass of somebody's norm, `norm_class(dim, eps)` with `forward(x)`, that threads the stream as `Norm` does.
 
-    A subclass and not a wrapper: its parameters keep their names, so checkpoints stay interchangeable.
+    It runs under autocast, as it would in any model. A subclass and not a wrapper: its parameters keep their names, so
+    checkpoints stay interchangeable.
     """
 
     class Threaded(norm_class):  # type: ignore[valid-type, misc]

@@ -39,6 +39,18 @@ def test_a_cache_takes_no_more_than_it_has_room_for_and_one_token_at_a_time() ->
         cache.append(one, one)
 
 
+def test_caches_that_do_not_fit_the_model_or_the_tokens_are_refused() -> None:
+    model, tokens = model_of(), torch.randint(101, (1, 5))
+    for number in (len(model.blocks) - 1, len(model.blocks) + 1):
+        with pytest.raises(ValueError, match=f"{number} caches for {len(model.blocks)} blocks"):
+            model(tokens, [KVCache(8) for _ in range(number)])
+    caches = [KVCache(5) for _ in model.blocks]
+    with torch.no_grad():
+        model(tokens, caches)
+    with pytest.raises(ValueError, match="1 positions after 5 in caches of 5"):
+        model(tokens[:, :1], caches)
+
+
 @pytest.mark.parametrize(("temperature", "top_k"), [(0.0, None), (1.0, None), (1.5, 7)])
 def test_the_cache_changes_no_token(temperature: float, top_k: int | None) -> None:
     model = model_of()

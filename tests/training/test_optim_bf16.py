@@ -83,6 +83,8 @@ def test_the_rounding_depends_on_seed_and_step_alone() -> None:
 def test_a_second_moment_that_could_not_decay_is_refused() -> None:
     with pytest.raises(ValueError, match=r"0\.99"):
         StochasticAdamW([torch.nn.Parameter(torch.ones(1))], lr=1e-3, betas=(0.9, 0.999))
+    with pytest.raises(ValueError, match=r"0\.99"):
+        StochasticAdamW([{"params": [torch.nn.Parameter(torch.ones(1))], "betas": (0.9, 0.999)}], lr=1e-3)
 
 
 @pytest.mark.gpu
@@ -107,14 +109,34 @@ def test_the_kernel_is_its_specification(dtype: torch.dtype) -> None:
         assert (got != expected).float().mean() < (0.001 if dtype == torch.bfloat16 else 1)  # one ulp, seldom
 
 
+def numbers(device: str) -> tuple[torch.Tensor, ...]:
+    """scalars, found_inf, key."""
+    key = torch.zeros((), device=device, dtype=torch.int64)
+    return torch.full((7,), 0.5, device=device), torch.zeros((), device=device), key
+
+
 def test_the_kernel_refuses_what_it_would_walk_wrongly() -> None:
     device = "cpu" if INTERPRETED else "cuda"
-    rest = torch.zeros(7, device=device), torch.zeros((), device=device), torch.zeros((), device=device)
+    rest = numbers(device)
     narrow, wide = (torch.zeros(8, dtype=dtype, device=device) for dtype in (torch.bfloat16, torch.float32))
     with pytest.raises(TypeError, match=r"p torch\.float16"):
         kernels.adamw_stochastic(*[narrow.half()] * 4, *rest)
     with pytest.raises(TypeError, match=r"g torch\.float32"):
         kernels.adamw_stochastic(narrow, wide, narrow, narrow, *rest)
+    scalars, found_inf, key = rest
+    with pytest.raises(ValueError, match="scalars must be"):
+        kernels.adamw_stochastic(*[narrow] * 4, scalars[:3], found_inf, key)
+    with pytest.raises(TypeError, match=r"scalars torch\.bfloat16"):
+        kernels.adamw_stochastic(*[narrow] * 4, scalars.bfloat16(), found_inf, key)
     for wrong in (narrow[:4], narrow.view(2, 4), torch.zeros(16, dtype=torch.bfloat16, device=device)[::2]):
         with pytest.raises(ValueError, match="flat, contiguous and of one size"):
             kernels.adamw_stochastic(narrow, wrong, narrow, narrow, *rest)
+
+
+def test_backward_through_a_graph_from_before_a_step_is_refused() -> None:
+    device = "cpu" if INTERPRETED else "cuda"
+    p = torch.ones(8, device=device, requires_grad=True)
+    loss = p.square().sum()
+    kernels.adamw_stochastic(p.detach(), *torch.ones(3, 8, device=device), *numbers(device))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
