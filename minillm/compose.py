@@ -27,7 +27,7 @@ from yaml import YAMLError
 from minillm.config import LAYERS, NOT_SHAPE, Config
 from minillm.errors import UserError, reading
 from minillm.folders import own_folder, run_folder
-from minillm.problems import did_you_mean, known_values, shown, validate
+from minillm.problems import did_you_mean, known_values, section_types, shown, validate
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
@@ -155,8 +155,11 @@ def parsed(text: str) -> Override:
 
 
 def resumed(command: Command, which: str, word: str = "resume") -> Command:
-    """Going on with a run: its stored configuration is the base, its folder the folder, a group's choice the values in
-    that choice's file. word: what was typed for it."""
+    """Going on with a run: its stored configuration is the base, its folder the folder. word: what was typed for it.
+
+    A group's choice is the values in that choice's file. Of another `data`, nothing of the one before is left but the
+    length of a block, which is the run's.
+    """
     if command.multirun:
         raise UserError(f"{word}={which} goes on with one run: leave -m out")
     folder = run_folder(word, which)
@@ -168,12 +171,21 @@ def resumed(command: Command, which: str, word: str = "resume") -> Command:
         if group in ("experiment", "debug", "init_from"):
             raise UserError(f"{text} sets up a new run: leave it out with {word}=, or leave out {word}=")
         if group in groups() and not override.is_delete():
-            choice = OmegaConf.load(CONFIGS / group / f"{override.value()}.yaml")
-            values += [f"++{group}.{key}={as_typed(value)}" for key, value in plain(choice).items()]
+            choice = plain(OmegaConf.load(CONFIGS / group / f"{override.value()}.yaml"))
+            if group == "data":
+                choice = defaults(group) | choice
+                del choice["sequence_length"]
+            values += [f"++{group}.{key}={as_typed(value)}" for key, value in choice.items()]
         else:
             values.append(text)
     values += [f"++resume={as_typed(str(folder))}", f"hydra.run.dir={as_typed(str(folder))}"]
     return replace(command, overrides=values, config_name="resumed")
+
+
+def defaults(group: str) -> dict[str, Any]:
+    """The values that a section has where nothing is given."""
+    fields = dict(section_types())[group].model_fields
+    return {key: field.default for key, field in fields.items() if not field.is_required()}
 
 
 def stored(path: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from minillm.attention import attention_kernels
 from minillm.data.packing import Blocks
+from minillm.data.tokenizer import text_bytes
 from minillm.loaded import LoadedRun, autocast
 
 
@@ -37,8 +38,8 @@ class Evaluation:
 
 
 @torch.no_grad()
-def evaluate(run: LoadedRun, blocks: Blocks, bytes_per_token: float | None) -> Evaluation:
-    """The run's loss over all of `blocks`, as many at once as in training. bytes_per_token: of their text.
+def evaluate(run: LoadedRun, blocks: Blocks) -> Evaluation:
+    """The run's loss over all of `blocks`, as many at once as in training.
 
     On a terminal a bar shows how far it is.
     """
@@ -53,4 +54,7 @@ def evaluate(run: LoadedRun, blocks: Blocks, bytes_per_token: float | None) -> E
             ]
     per_token = torch.stack(losses).double() / length
     error = per_token.std().item() / math.sqrt(len(losses)) if len(losses) > 1 else None
+    bytes_per_token = None
+    if run.tokenizer is not None:
+        bytes_per_token = text_bytes(run.tokenizer, blocks.targets(len(blocks))) / (len(blocks) * length)
     return Evaluation(per_token.mean().item(), error, len(losses), len(losses) * length, bytes_per_token)

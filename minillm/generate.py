@@ -59,7 +59,10 @@ def draw(logits: Tensor, temperature: float, top_k: int | None, generator: torch
     likeliest, ids = logits.topk(1 if temperature == 0 else top_k or len(logits))
     if temperature == 0:
         return ids
-    return ids[torch.multinomial(torch.softmax(likeliest / temperature, dim=-1), 1, generator=generator)]
+    probabilities = torch.softmax(
+        (likeliest - likeliest[0]) / temperature, dim=-1
+    )  # a small temperature would overflow
+    return ids[torch.multinomial(probabilities, 1, generator=generator)]
 
 
 def decoded(tokenizer: Tokenizer, prompt: list[int], new: Iterable[int]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from minillm.layers import triton_layers
 PEAK_FLOPS: dict[str, float] = {
     "B200": 2250e12,
     "GH200": 989e12,
+    "H200 NVL": 835e12,
     "H200": 989e12,
     "H100 NVL": 835e12,
     "H100 PCIe": 756e12,
@@ -38,8 +39,10 @@ PEAK_FLOPS: dict[str, float] = {
 
 
 def peak_flops(device_name: str) -> float | None:
-    """Dense bf16 peak of a device by its name, FLOP/s; None where it is not known."""
+    """Dense bf16 peak of a device by its name, FLOP/s; None where it is not known, as of a part of a GPU (MIG)."""
     words = device_name.split()
+    if "MIG" in words:
+        return None
     return next((peak for name, peak in PEAK_FLOPS.items() if is_part(name.split(), words)), None)
 
 

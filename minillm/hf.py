@@ -14,6 +14,7 @@ from torch import Tensor
 
 from minillm.config import Config, ModelConfig
 from minillm.errors import UserError
+from minillm.folders import check_writable
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 # What a Llama's config.json may say besides its shape, and the only value of each that this model computes.
@@ -117,19 +118,21 @@ def shape_of(description: Mapping[str, Any]) -> dict[str, Any]:
         **{ours: description[theirs] for theirs, ours in SHAPE.items()},
         "num_kv_heads": description.get("num_key_value_heads") or description["num_attention_heads"],
         "tie_embeddings": description.get("tie_word_embeddings", False),
-        "norm_eps": float(description.get("rms_norm_eps", 1e-6)),
-        "rope_theta": float(rope.get("rope_theta", description.get("rope_theta", 10000.0))),
+        "norm_eps": float(description.get("rms_norm_eps") or 1e-6),
+        "rope_theta": float(rope.get("rope_theta") or description.get("rope_theta") or 10000.0),
     }
 
 
 def export(state: Mapping[str, Tensor], config: Config, tokenizer: Any | None, out: Path) -> None:
     """Write a model in Hugging Face's format into the folder `out`; no tokenizer: no files of one.
 
-    Raises UserError if `out` holds a model already.
+    Raises UserError if `out` holds one of these files already, or is no folder that can be written to.
     """
     save_file = safetensors().save_file
-    if (out / CONFIG).exists() or (out / WEIGHTS).exists():
-        raise UserError(f"out={out} already holds a model: choose another folder")
+    check_writable(out, "type out=DIR")
+    names = (CONFIG, WEIGHTS, "tokenizer.json", "tokenizer_config.json", "generation_config.json")
+    if there := [name for name in names if (out / name).exists()]:
+        raise UserError(f"out={out} already holds {', '.join(there)}: choose another folder")
     out.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.contiguous() for name, tensor in unpacked(state, config.model).items()}
     save_file(tensors, out / WEIGHTS, metadata={"format": "pt"})

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from minillm.config import Config
-from minillm.errors import UserError
+from minillm.errors import UserError, reading
 from minillm.hf import CONFIG, WEIGHTS, packed, read_json, safetensors, shape_of
 from minillm.problems import validate
 
@@ -37,12 +37,14 @@ def end_token(name: str, folder: Path, description: Mapping[str, Any]) -> str:
     if not (folder / "tokenizer.json").exists():
         raise UserError(f"init_from={name} has no tokenizer.json: give one that fits with tokenizer.path=")
     number = description.get("eos_token_id")
-    number = number[0] if isinstance(number, list) else number
-    token = None if number is None else Tokenizer.from_file(str(folder / "tokenizer.json")).id_to_token(number)
+    number = next(iter(number), None) if isinstance(number, list) else number
+    file = folder / "tokenizer.json"
+    with reading(file, Exception, instead=f"give another init_from= than {name}"):  # tokenizers raises nothing narrower
+        token = None if number is None else Tokenizer.from_file(str(file)).id_to_token(number)
     if token is None:
         raise UserError(
             f"init_from={name}: its eos_token_id={number} is not in its tokenizer: give "
-            f"tokenizer.path={folder / 'tokenizer.json'} tokenizer.end_token=, the token between documents"
+            f"tokenizer.path={file} tokenizer.end_token=, the token between documents"
         )
     return token
 
@@ -57,7 +59,8 @@ def load_weights(model: nn.Module, config: Config) -> None:
     for file in files:
         if not (folder / file).exists():
             raise UserError(f"init_from={config.init_from} has no {file}: weights are read from *.safetensors alone")
-        tensors |= load_file(folder / file)
+        with reading(folder / file, Exception, instead="copy it again"):  # safetensors' own error, if it is cut short
+            tensors |= load_file(folder / file)
     model.load_state_dict(packed(tensors, config.model))
 
 

@@ -64,8 +64,10 @@ def with_shape(config: Config, saved: resume.Saved) -> Config:
 
 def weights(saved: resume.Saved) -> dict[str, Tensor]:
     """The parameters under the model's names, on the CPU, in the dtypes that they were trained in."""
-    state = torch.load(saved.path, map_location="cpu", weights_only=True, mmap=True)["state_dict"]
-    return {name.removeprefix("model."): tensor for name, tensor in state.items()}
+    content = torch.load(saved.path, map_location="cpu", weights_only=True, mmap=True)
+    if content["global_step"] != saved.step:
+        raise UserError(f"{saved.path} has just been written anew by the run's training: type the command again")
+    return {name.removeprefix("model."): tensor for name, tensor in content["state_dict"].items()}
 
 
 def tokenizer_of(config: Config, folder: Path) -> Tokenizer | None:

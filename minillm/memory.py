@@ -26,12 +26,13 @@ whole. The peak is the largest of three moments: in the loss (all activations), 
 end of backward (all gradients). Compiled blocks count as the fused layers, which keep about what Inductor keeps.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
 from minillm import hardware
-from minillm.config import Config, ModelConfig
+from minillm.config import BatchConfig, Config, ModelConfig
 from minillm.errors import UserError
 from minillm.flops import matmul_parameters
 
@@ -139,6 +140,16 @@ def free_bytes() -> int:
     return torch.cuda.mem_get_info()[0] + unused
 
 
+def smaller(config: Config, free: int) -> Iterator[BatchConfig]:
+    """Batches of as many sequences a step whose memory fits, the largest micro-batch first."""
+    sequences = config.batch.micro * config.batch.accumulate
+    for micro in range(config.batch.micro - 1, 0, -1):
+        if sequences % micro == 0:
+            batch = config.batch.model_copy(update={"micro": micro, "accumulate": sequences // micro})
+            if estimate(config.model_copy(update={"batch": batch})).peak <= free:
+                yield batch
+
+
 def check(config: Config, free: int | None) -> str:
     """A line about the memory needed and `free` (None: not known). Raises UserError where it will not fit."""
     needed = estimate(config)
@@ -146,12 +157,9 @@ def check(config: Config, free: int | None) -> str:
         return str(needed)
     if needed.peak <= free:
         return f"{needed}, {free / GIB:.1f} GiB free"
-    fits = config.batch.micro * (free - needed.peak + needed.activations + needed.loss)
-    micro = max(0, fits) // (needed.activations + needed.loss)
+    batch = next(smaller(config, free), None)
     changes = [
-        f"batch.micro={micro} batch.accumulate={-(-config.batch.micro * config.batch.accumulate // micro)}"
-        if 0 < micro < config.batch.micro
-        else "a smaller model",
+        f"batch.micro={batch.micro} batch.accumulate={batch.accumulate}" if batch else "a smaller model",
         *(["loss=triton"] if config.loss.name == "eager" else []),
         *(["model.activation_checkpointing=block"] if config.model.activation_checkpointing == "none" else []),
         *(["trainer=fsdp with more trainer.devices"] if config.trainer.strategy != "fsdp" else []),

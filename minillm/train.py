@@ -66,6 +66,8 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
     try:
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         with alone_in(folder) if distributed.rank() == 0 else nullcontext(), Signals() as signals:
+            if saved is not None and resume.newest(folder) != saved:
+                raise UserError(f"another process has just gone on with {folder}: type the command again")
             if saved is None:  # with "status" the folder's summary is this run's; a resumed one's after all checks
                 known["status"] = "running"
             if config.trainer.strategy == "single":

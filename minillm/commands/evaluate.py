@@ -29,17 +29,19 @@ def act(options: Options, rest: list[str]) -> None:
     from minillm.loaded import load_run
 
     run = load_run(config, folder)
-    blocks, bytes_per_token, which = text(run)
+    blocks, which = text(run)
     print(f"step {run.saved.step} of {folder}")
     tokens = len(blocks) * blocks.sequence_length
     print(f"on {which}: {tokens:,} tokens in {len(blocks):,} blocks of {blocks.sequence_length}", flush=True)
-    result = evaluate(run, blocks, bytes_per_token)
+    if blocks.remainder:
+        print(f"the last {blocks.remainder:,} tokens fill no block and are left out", flush=True)
+    result = evaluate(run, blocks)
     for name, value, error in result.rows():
         print(f"{name:>14}  {value:.4f}" + ("" if error is None else f" ± {error:.4f}"))
 
 
-def text(run: "LoadedRun") -> tuple["Blocks", float | None, str]:
-    """What is evaluated, the bytes a token of it has, and what to call it.
+def text(run: "LoadedRun") -> tuple["Blocks", str]:
+    """What is evaluated, and what to call it.
 
     Of the text that the run was trained on, that is the part which it was not trained on; of another text all.
     """
@@ -53,7 +55,7 @@ def text(run: "LoadedRun") -> tuple["Blocks", float | None, str]:
             raise UserError("the run was trained on synthetic tokens and has no tokenizer: it cannot read a text")
         if run.config.data.name == "synthetic":
             raise UserError("data=synthetic is for runs that were trained on such tokens: name a text")
-        return *whole_text(run.config, run.tokenizer), f"all of data={run.config.data.name}"
+        return whole_text(run.config, run.tokenizer), f"all of data={run.config.data.name}"
     if now["val_fraction"] != trained["val_fraction"]:
         raise UserError(
             f"data.val_fraction={now['val_fraction']}, but the run was trained with {trained['val_fraction']}: leave "
@@ -65,4 +67,4 @@ def text(run: "LoadedRun") -> tuple["Blocks", float | None, str]:
             f"the text that the run was trained on has changed (corpus {run.saved.corpus}, now {corpus.info['hash']}): "
             "name one to evaluate, such as data=text data.files=..."
         )
-    return corpus.val, corpus.info["bytes_per_token"], "the run's validation text"
+    return corpus.val, "the run's validation text"

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 PIECES_OF_ONE = 100  # documents that a text of a single one is cut into
+COUNTS = "train_counts.npy"
 DOCUMENTS_AT_ONCE = 256  # tokenized in parallel; all of them are in memory
 
 Rows = npt.NDArray[np.int64]
 
 
 def build_corpus(folder: Path, source: Source, given: Tokenizer | None, config: Config) -> None:
-    """Write tokenizer.json, train.arrow, val.arrow (one column `token`) and info.json."""
+    """Write tokenizer.json, train.arrow, val.arrow (one column `token`), info.json, and the training tokens' counts."""
     repairs = Repairs()
     with TemporaryDirectory(dir=folder) as scratch:
         documents = _cut_single(source.load(Path(scratch), repairs))
@@ -41,15 +42,12 @@ def build_corpus(folder: Path, source: Source, given: Tokenizer | None, config: 
             _store_tokens(documents.select(rows), tokenizer, config.tokenizer.end_token, folder / f"{side}.arrow")
     vocab_size = vocabulary_size(tokenizer)
     info: dict[str, Any] = {"vocab_size": vocab_size, "replaced_utf8": repairs.count}
-    counts = {side: _count_tokens(folder / f"{side}.arrow", vocab_size) for side in sides}
     for side, rows in sides.items():
         info |= {f"{side}_documents": len(rows), f"{side}_bytes": int(sizes[rows].sum())}
-        info[f"{side}_tokens"] = int(counts[side].sum())
-    info["bytes_per_token"] = info["val_bytes"] / info["val_tokens"]
-    info["unigram_bits_per_byte"] = _unigram_bits(counts["train"], counts["val"]) / info["val_bytes"]
+        info[f"{side}_tokens"] = sum(len(chunk) for chunk in token_chunks(folder / f"{side}.arrow"))
+    np.save(folder / COUNTS, _count_tokens(folder / "train.arrow", vocab_size))
     (folder / "info.json").write_text(json.dumps(info, indent=2))
-    if repairs.first:
-        print(f"data: replaced {repairs.count} sequences of bytes that were not UTF-8, the first in {repairs.first}")
+    repairs.report()
 
 
 def _cut_single(documents: "Dataset") -> "Dataset":
@@ -59,11 +57,13 @@ def _cut_single(documents: "Dataset") -> "Dataset":
     if len(documents) != 1:
         return documents
     text = documents[0]["text"] or ""
-    pieces, size = [""], len(text) / PIECES_OF_ONE
+    pieces, size, start, end = [], len(text) / PIECES_OF_ONE, 0, 0
     for line in text.splitlines(keepends=True):
-        if len(pieces[-1]) >= size:
-            pieces.append("")
-        pieces[-1] += line
+        if end - start >= size:
+            pieces.append(text[start:end])
+            start = end
+        end += len(line)
+    pieces.append(text[start:])
     if len(pieces) > 1:
         print(f"data: one document, taken as {len(pieces)}, cut at line ends: training and validation get their own")
     return datasets.Dataset.from_dict({"text": pieces})
@@ -128,9 +128,3 @@ def _count_tokens(file: Path, vocab_size: int) -> Rows:
     for chunk in token_chunks(file):
         counts += np.bincount(chunk, minlength=vocab_size)
     return counts
-
-
-def _unigram_bits(train: Rows, val: Rows) -> float:
-    """Bits that the tokens counted in `val` cost under the frequencies in `train`, each count plus one."""
-    probability = (train + 1) / (train.sum() + train.size)
-    return float(-(val * np.log2(probability)).sum())

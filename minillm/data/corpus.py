@@ -13,14 +13,14 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from minillm.config import Config
-from minillm.data.build import build_corpus, token_chunks
+from minillm.data.build import COUNTS, Rows, build_corpus, token_chunks
 from minillm.data.cache import cached
 from minillm.data.packing import Blocks, Tokens
 from minillm.data.sources import find_source
-from minillm.data.tokenizer import load_tokenizer, token_dtype, vocabulary_size
+from minillm.data.tokenizer import load_tokenizer, text_bytes, token_dtype, vocabulary_size
 from minillm.errors import UserError, reading
 
-FORMAT = 1  # of the cached files: count up when the same input gives other ones
+FORMAT = 2  # of the cached files: count up when the same input gives other ones
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Corpus:
         source, sequence_length, vocab_size
         train_/val_documents, _bytes (of UTF-8), _tokens (one end token a document), _blocks,
                     _remainder (tokens after the last whole block)
-        val_target_tokens       targets in the validation blocks
         replaced_utf8           sequences of bytes that were no UTF-8
-        bytes_per_token         val_bytes / val_tokens
-        unigram_bits_per_byte   of the validation text, by the training tokens' frequencies alone
+        validated_blocks        of val_blocks: a validation takes the first trainer.val_batches batches
+        bytes_per_token         of their targets
+        unigram_bits_per_byte   of the same targets, by the training tokens' frequencies alone
     """
 
     tokenizer: Tokenizer | None  # None: synthetic tokens
@@ -45,7 +45,7 @@ class Corpus:
     info: dict[str, Any]
 
     def bits_per_byte(self, nats_per_token: float) -> float | None:
-        """A mean loss over validation tokens, in bits per byte of their text: comparable between vocabularies."""
+        """A validation's mean loss, in bits per byte of the text of its targets: comparable between vocabularies."""
         ratio = self.info["bytes_per_token"]
         return None if ratio is None else nats_per_token / math.log(2) / ratio
 
@@ -58,9 +58,9 @@ def prepare_corpus(config: Config) -> Corpus:
     """
     data = config.data
     if data.name == "synthetic":
-        tokenizer, chunks, info = _synthetic(config)
+        tokenizer, chunks, info, train_counts = _synthetic(config)
     else:
-        tokenizer, chunks, info = _from_text(config)
+        tokenizer, chunks, info, train_counts = _from_text(config)
     vocab_size = info["vocab_size"]
     if config.model.vocab_size is not None and config.model.vocab_size < vocab_size:
         raise UserError(
@@ -85,13 +85,15 @@ def prepare_corpus(config: Config) -> Corpus:
         "val_blocks": len(val),
         "train_remainder": train.remainder,
         "val_remainder": val.remainder,
-        "val_target_tokens": len(val) * data.sequence_length,
+        "validated_blocks": min(len(val), config.trainer.val_batches * config.batch.micro * config.trainer.devices),
     }
+    if tokenizer is not None and train_counts is not None:
+        info |= _of_text(tokenizer, val.targets(info["validated_blocks"]), train_counts)
     return Corpus(tokenizer, vocab_size, train, val, info)
 
 
-def _synthetic(config: Config) -> tuple[None, dict[str, list[Tokens]], dict[str, Any]]:
-    """Uniform random tokens: nothing to learn, nothing to prepare."""
+def _synthetic(config: Config) -> tuple[None, dict[str, list[Tokens]], dict[str, Any], None]:
+    """Uniform random tokens: nothing to learn, nothing to prepare. As `_from_text`, without what belongs to text."""
     data = config.data
     vocab_size = config.model.vocab_size or config.tokenizer.vocab_size
     generator = np.random.default_rng(config.seed)
@@ -102,10 +104,11 @@ def _synthetic(config: Config) -> tuple[None, dict[str, list[Tokens]], dict[str,
     info["hash"] = _digest([vocab_size, config.seed, data.synthetic_tokens, data.val_fraction])
     for side, part in (("train", train), ("val", val)):
         info |= {f"{side}_documents": None, f"{side}_bytes": None, f"{side}_tokens": part.size}
-    return None, {"train": [train], "val": [val]}, info
+    return None, {"train": [train], "val": [val]}, info, None
 
 
-def _from_text(config: Config) -> tuple[Tokenizer, dict[str, list[Tokens]], dict[str, Any]]:
+def _from_text(config: Config) -> tuple[Tokenizer, dict[str, list[Tokens]], dict[str, Any], Rows]:
+    """Tokenizer, tokens of both sides, info, and the counts of each training token."""
     import datasets  # half a second
 
     if not sys.stderr.isatty():
@@ -130,7 +133,18 @@ def _from_text(config: Config) -> tuple[Tokenizer, dict[str, list[Tokens]], dict
     }
     with reading(folder / "info.json", ValueError, instead=f"remove {folder}, it is built again"):
         info: dict[str, Any] = json.loads((folder / "info.json").read_text())
-    return tokenizer, chunks, info | {"hash": folder.name}
+        train_counts: Rows = np.load(folder / COUNTS)
+    return tokenizer, chunks, info | {"hash": folder.name}, train_counts
+
+
+def _of_text(tokenizer: Tokenizer, targets: Rows, train_counts: Rows) -> dict[str, float | None]:
+    """What `info` says of the text of these targets; nothing (None) of no targets."""
+    if not targets.size:
+        return {"bytes_per_token": None, "unigram_bits_per_byte": None}
+    probability = (train_counts + 1) / (train_counts.sum() + train_counts.size)
+    size = text_bytes(tokenizer, targets)
+    bits = float(-np.log2(probability)[targets].sum())
+    return {"bytes_per_token": size / targets.size, "unigram_bits_per_byte": bits / size}
 
 
 def _digest(value: Any) -> str:

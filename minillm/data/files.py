@@ -35,6 +35,11 @@ class Repairs:
             self.first = self.first or f"{place}, byte {error.start}"
             return text
 
+    def report(self) -> None:
+        """Print how many there were, if any."""
+        if self.first:
+            print(f"data: replaced {self.count} sequences of bytes that were not UTF-8, the first in {self.first}")
+
 
 def stdlib_files() -> list[Path]:
     """The sources of the running Python's standard library, without its tests and without what was installed later."""
@@ -52,7 +57,7 @@ def stdlib_files() -> list[Path]:
 
 def find_files(patterns: Sequence[str]) -> list[Path]:
     """The files that paths, globs and folders name, sorted, each once. A folder means all files of `KINDS` below it."""
-    found: set[Path] = set()
+    found: dict[Path, Path] = {}  # each file under one of its names: a link's own name tells the kind
     for pattern in patterns:
         path = Path(pattern).expanduser()
         with reading(path, instead=INSTEAD):
@@ -66,11 +71,12 @@ def find_files(patterns: Sequence[str]) -> list[Path]:
             raise UserError(
                 f"data.files={pattern} matches nothing in {Path.cwd()}; give {', '.join(KINDS)} files, globs or folders"
             )
-        found.update(match.resolve() for match in matches)
-    for file in sorted(found):
+        for match in matches:
+            found.setdefault(match.resolve(), match.absolute())
+    for file in sorted(found.values()):
         if file.suffix.lower() not in KINDS:
             raise UserError(f"{file} is of a kind that cannot be read; data.files takes {', '.join(KINDS)}")
-    return sorted(found)
+    return sorted(found.values())
 
 
 def files_below(folder: Path) -> list[Path]:

@@ -62,6 +62,13 @@ class Blocks(Dataset[Batch]):
             self._read(number * self.sequence_length, row)
         return {"tokens": torch.from_numpy(tokens), "index": torch.tensor(numbers, dtype=torch.int64)}
 
+    def targets(self, count: int) -> npt.NDArray[np.int64]:
+        """Of the first `count` blocks, (count * T,), in the stream's order."""
+        tokens = np.empty(count * self.sequence_length, dtype=np.int64)
+        if count:
+            self._read(1, tokens)
+        return tokens
+
     def _read(self, start: int, row: npt.NDArray[np.int64]) -> None:
         """Fill `row` with the stream from `start` on; it may reach over several chunks."""
         which = int(np.searchsorted(self.ends, start, side="right"))

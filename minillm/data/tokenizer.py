@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from minillm.config import END_TOKEN
 from minillm.data.packing import Tokens
 from minillm.errors import UserError
+
+DECODED_AT_ONCE = 2**20  # tokens
 
 
 def train_tokenizer(texts: Iterable[Sequence[str]], vocab_size: int, end_token: str = END_TOKEN) -> Tokenizer:
@@ -80,3 +83,10 @@ def encode(tokenizer: Tokenizer, texts: list[str], end_token: str = END_TOKEN) -
     end, dtype = tokenizer.token_to_id(end_token), token_dtype(vocabulary_size(tokenizer))
     encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
     return np.concatenate([np.array([*encoding.ids, end], dtype=dtype) for encoding in encodings])
+
+
+def text_bytes(tokenizer: Tokenizer, tokens: npt.NDArray[np.int64]) -> int:
+    """Bytes (of UTF-8) of the text of consecutive tokens (n,), special tokens left out. A character that begins or ends
+    outside counts as three."""
+    pieces = (tokens[start : start + DECODED_AT_ONCE] for start in range(0, len(tokens), DECODED_AT_ONCE))
+    return sum(len(tokenizer.decode(piece.tolist()).encode()) for piece in pieces)

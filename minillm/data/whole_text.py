@@ -16,8 +16,8 @@ from minillm.data.tokenizer import encode, token_dtype, vocabulary_size
 from minillm.errors import UserError
 
 
-def whole_text(config: Config, tokenizer: Tokenizer) -> tuple[Blocks, float]:
-    """Blocks of all documents that `config.data` names, and the bytes a token has. A text shorter than a block is one.
+def whole_text(config: Config, tokenizer: Tokenizer) -> Blocks:
+    """Blocks of all documents that `config.data` names. A text shorter than a block is one. Prints what was no UTF-8.
 
     Raises UserError for input that cannot be used, or without text.
     """
@@ -25,16 +25,16 @@ def whole_text(config: Config, tokenizer: Tokenizer) -> tuple[Blocks, float]:
 
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-    end_token, size = config.tokenizer.end_token, 0
+    end_token, repairs = config.tokenizer.end_token, Repairs()
     # As in training, the end token stands before the first document, too
     chunks = [np.array([tokenizer.token_to_id(end_token)], dtype=token_dtype(vocabulary_size(tokenizer)))]
     source = find_source(config.data)
     with TemporaryDirectory() as scratch:
-        for batch in source.load(Path(scratch), Repairs()).iter(DOCUMENTS_AT_ONCE):
+        for batch in source.load(Path(scratch), repairs).iter(DOCUMENTS_AT_ONCE):
             if texts := [text for text in batch["text"] if text]:
                 chunks.append(encode(tokenizer, texts, end_token))
-                size += sum(len(text.encode()) for text in texts)
     targets = sum(len(chunk) for chunk in chunks[1:])
     if not targets:
         raise UserError(f"data={config.data.name} has no text: there is nothing to evaluate")
-    return Blocks(chunks, min(config.data.sequence_length, targets)), size / targets
+    repairs.report()
+    return Blocks(chunks, min(config.data.sequence_length, targets))

@@ -46,6 +46,14 @@ def test_what_is_typed_goes_over_it(tmp_path: Path) -> None:
     assert config.optim.lr == 1e-5  # not typed
 
 
+def test_other_data_leave_nothing_of_those_before_but_the_length_of_a_block(tmp_path: Path) -> None:
+    stored_run(tmp_path, "data=hub", "data.dataset=a/b", "data.subset=c", "data.sequence_length=64")
+    config = resumed(f"resume={tmp_path}", "data=stdlib")
+    assert (config.data.name, config.data.dataset, config.data.subset) == ("stdlib", None, None)
+    assert config.data.sequence_length == 64
+    assert resumed(f"resume={tmp_path}", "data=stdlib", "data.sequence_length=32").data.sequence_length == 32
+
+
 def test_layers_stands_for_all_four_there_too(tmp_path: Path) -> None:
     run = stored_run(tmp_path, "norm=triton", "norm.fuse_residual=false", "trainer.max_steps=7")
     config = resumed("mlp=eager", "layers=triton", "loss=torch", f"resume={run}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from minillm.config import BatchConfig, Config, DataConfig, ModelConfig, TokenizerConfig
+from minillm.config import BatchConfig, Config, DataConfig, ModelConfig, TokenizerConfig, TrainerConfig
 
 WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "a", "lazy", "dog", "norms", "fused", "in", "one", "kernel")
 
@@ -46,6 +46,7 @@ def make_config() -> Callable[..., Config]:
             model=ModelConfig.model_construct(vocab_size=settings.pop("model_vocab_size", None)),
             tokenizer=TokenizerConfig.model_validate(tokenizer),
             batch=BatchConfig(micro=2, accumulate=2),
+            trainer=TrainerConfig.model_construct(val_batches=settings.pop("val_batches", 10**6), devices=1),
             seed=0,
             data=DataConfig.model_validate(data | settings),
         )

@@ -80,6 +80,19 @@ def test_what_may_not_be_read_is_named(
         prepare_corpus(make_config([str(tmp_path / given)]))
 
 
+@pytest.mark.parametrize("content", ["", "\n\n"])
+def test_a_file_without_lines_is_named(make_config: MakeConfig, tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.jsonl").write_text(content)
+    with pytest.raises(UserError, match=r"is empty|has no documents"):
+        prepare_corpus(make_config([str(tmp_path / "a.jsonl")]))
+
+
+def test_a_link_is_of_the_kind_that_its_own_name_says(make_config: MakeConfig, tmp_path: Path) -> None:
+    (tmp_path / "blob").write_text("".join(json.dumps({"text": story(i)}) + "\n" for i in range(9)))
+    (tmp_path / "a.jsonl").symlink_to(tmp_path / "blob")
+    assert prepare_corpus(make_config([str(tmp_path / "a.jsonl")])).info["train_documents"] > 0
+
+
 @pytest.mark.parametrize("pattern", ["missing.txt", "no*.txt", "nowhere/"])
 def test_a_path_that_matches_nothing_is_named(make_config: MakeConfig, pattern: str) -> None:
     with pytest.raises(UserError, match=r"data.files=.* matches nothing in /"):

@@ -107,14 +107,30 @@ def test_the_numbers_are_those_of_the_text(write: Files, make_config: MakeConfig
         assert info[f"{side}_tokens"] == len(sides[side])
         assert info[f"{side}_blocks"] == len(blocks) == len(sides[side]) // 2
     assert info["train_documents"] + info["val_documents"] == 12
-    assert info["val_target_tokens"] == len(corpus.val) * 2
+    assert info["validated_blocks"] == len(corpus.val)
     seen = Counter(sides["train"])
     total = len(sides["train"]) + info["vocab_size"]
-    bits = -sum(math.log2((seen[token] + 1) / total) for token in sides["val"])
-    assert info["unigram_bits_per_byte"] == pytest.approx(bits / info["val_bytes"])
-    nats = bits * math.log(2) / len(sides["val"])  # a mean loss as large as the unigram model's
+    targets = sides["val"][: len(corpus.val) * 2]
+    bits = -sum(math.log2((seen[token] + 1) / total) for token in targets)
+    size = len(corpus.tokenizer.decode(targets).encode())
+    assert info["unigram_bits_per_byte"] == pytest.approx(bits / size)
+    nats = bits * math.log(2) / len(targets)  # a mean loss as large as the unigram model's
     assert corpus.bits_per_byte(nats) == pytest.approx(info["unigram_bits_per_byte"])
     assert json.loads(json.dumps(info)) == info
+
+
+def test_bits_per_byte_are_those_of_the_text_that_a_validation_takes(write: Files, make_config: MakeConfig) -> None:
+    """Where a validation takes only the first blocks, and their text has other tokens than the rest."""
+    texts = [f"{'the same words again ' * 40}{i}" for i in range(30)] + [f"{'всё другое, ' * 40}{i}" for i in range(30)]
+    files = write(texts)
+    whole, part = (prepare_corpus(make_config(files, val_batches=n)) for n in (10**6, 1))
+    assert part.info["validated_blocks"] == 2 < len(part.val)
+    assert part.tokenizer is not None
+    targets = part.val[[0, 1]]["tokens"][:, 1:].flatten().tolist()
+    size = len(part.tokenizer.decode(targets).encode())
+    assert part.info["bytes_per_token"] == size / len(targets)
+    assert part.bits_per_byte(math.log(2)) == pytest.approx(len(targets) / size)
+    assert whole.info["bytes_per_token"] != pytest.approx(part.info["bytes_per_token"], rel=0.1)
 
 
 def test_invalid_utf8_is_replaced_counted_and_named(

@@ -98,7 +98,7 @@ def test_a_mistake_gives_one_sentence(typed: list[str], expected: str, capsys: C
 def test_the_runs_own_text_gives_the_validation_loss_of_training(home: Path, capsys: Capture) -> None:
     assert evaluate.main(["run=run"]) == 0
     summary = json.loads((home / "run" / "summary.json").read_text())
-    value = {line.split()[0]: float(line.split()[-3]) for line in capsys.readouterr().out.splitlines()[2:]}
+    value = {line.split()[0]: float(line.split()[-3]) for line in capsys.readouterr().out.splitlines() if "±" in line}
     assert value["loss"] == pytest.approx(summary["val_loss"], abs=2e-4)
     assert value["perplexity"] == pytest.approx(math.exp(summary["val_loss"]), rel=1e-3)
     assert value["bits"] == pytest.approx(summary["val_bits_per_byte"], abs=2e-4)
@@ -124,6 +124,15 @@ def test_all_of_another_text_is_evaluated_however_short(home: Path, capsys: Capt
     assert f"bits per byte  {expected / math.log(2) / 26:.4f}\n" in output
 
 
+def test_another_text_is_cut_into_blocks_as_long_as_the_runs(home: Path, capsys: Capture) -> None:
+    (home / "long.txt").write_text("another story, a short one " * 40)
+    for typed in (["data.files=long.txt"], ["data=text", "data.files=long.txt"]):
+        assert evaluate.main(["run=run", *typed]) == 0
+        output = capsys.readouterr().out
+        assert "blocks of 16\n" in output
+        assert "fill no block and are left out" in output
+
+
 def test_what_the_run_was_trained_on_is_not_evaluated(capsys: Capture) -> None:
     with pytest.raises(SystemExit, match="2"):
         evaluate.main(["run=run", "data.val_fraction=0.5"])
@@ -141,7 +150,7 @@ def test_the_error_is_that_of_the_mean_over_blocks(home: Path) -> None:
         with torch.no_grad():
             loss = run.loss(run.model(tokens[:, :-1]), run.model.lm_head.weight, tokens[:, 1:])
         means.append(loss.double() / 16)
-    result = evaluated(run, blocks, 2.0)
+    result = evaluated(run, blocks)
     assert result.blocks == len(means) > 4
     assert result.loss == pytest.approx(torch.stack(means).mean().item(), rel=1e-6)
     assert result.error == pytest.approx(torch.stack(means).std().item() / math.sqrt(len(means)), rel=1e-4)

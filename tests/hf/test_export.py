@@ -90,7 +90,7 @@ def test_a_folder_that_holds_a_model_is_left_alone(run: Path, capsys: pytest.Cap
     export.main([f"run={run}", "out=out"])
     with pytest.raises(SystemExit, match="2"):
         export.main([f"run={run}", "out=out"])
-    assert "already holds a model" in capsys.readouterr().err
+    assert "already holds config.json, model.safetensors" in capsys.readouterr().err
 
 
 def test_a_checkpoint_that_is_not_whole_is_refused(run: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from minillm import resume
 from minillm.errors import UserError
 from minillm.folders import LOCK, alone_in
 from minillm.module import LlamaModule
@@ -110,6 +111,20 @@ def test_two_processes_do_not_train_in_one_folder(run: Run, tmp_path: Path) -> N
     os.kill(other.pid or 0, 9)
     other.join()
     assert run({"trainer.max_steps": 4, "resume": "last"})[0]["status"] == "finished"  # the lock died with it
+
+
+def test_a_checkpoint_that_another_process_wrote_before_the_folder_was_ours_is_noticed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its weights would go on with the data of the checkpoint before."""
+    run({"trainer.max_steps": 4, "checkpoint.every_steps": 2, "checkpoint.keep": 2})
+    newest = resume.newest
+    early = iter([resume.read(tmp_path / "run" / "checkpoints" / "step_00000002.ckpt")])
+    monkeypatch.setattr(resume, "newest", lambda folder: next(early, None) or newest(folder))
+    before = contents(tmp_path / "run")
+    with pytest.raises(UserError, match=r"another process has just gone on with .*run: type the command again"):
+        run({"trainer.max_steps": 6, "resume": "last"})
+    assert contents(tmp_path / "run") == before
 
 
 def test_a_log_that_is_gone_is_missed(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

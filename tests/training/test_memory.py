@@ -1,5 +1,6 @@
 """The formula against what autograd keeps, and against peaks that were measured on a GPU."""
 
+import re
 from typing import Any
 
 import pytest
@@ -97,6 +98,17 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
     memory.check(make_config(H110M | {"batch.micro": micro, "batch.accumulate": 2}), 20 * memory.GIB)
     for better in ("loss=triton", "model.activation_checkpointing=block", "trainer=fsdp"):
         assert better in str(refused.value)
+
+
+@pytest.mark.parametrize("free", range(4, 20, 2))  # GiB
+def test_what_is_advised_fits_and_makes_as_many_sequences_a_step(free: int) -> None:
+    with pytest.raises(UserError) as refused:
+        memory.check(make_config(H110M | {"batch.micro": 30, "batch.accumulate": 3}), free * memory.GIB)
+    advised = re.search(r"try batch.micro=(\d+) batch.accumulate=(\d+)", str(refused.value))
+    assert advised is not None
+    micro, accumulate = map(int, advised.groups())
+    assert micro * accumulate == 90
+    memory.check(make_config(H110M | {"batch.micro": micro, "batch.accumulate": accumulate}), free * memory.GIB)
 
 
 def test_a_rank_of_several_needs_its_share() -> None:
