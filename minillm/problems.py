@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from minillm.combinations import impossible
-from minillm.config import Config
+from minillm.config import LAYERS, Config
 from minillm.errors import UserError
 
 
@@ -27,6 +27,14 @@ def validate(values: dict[str, Any]) -> Config:
     if problems:
         raise UserError("\n".join(problems))
     return config
+
+
+def misnamed(config: Config, chosen: Iterable[str]) -> Iterator[str]:
+    """A sentence for each choice of an implementation (`norm=triton`) that another value typed beside it has undone."""
+    for text in chosen:
+        layer, _, name = text.partition("=")
+        if layer in LAYERS and name != "custom" and (ran := getattr(config, layer).name) != name:
+            yield f"{text} would run {ran}, by what is typed beside it: leave one of them out"
 
 
 def section_types() -> Iterator[tuple[str, type[BaseModel]]]:

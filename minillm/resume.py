@@ -29,6 +29,12 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(files, key=lambda file: (file.name == "last.ckpt", file.lstat().st_mtime_ns), reverse=True)
 
 
+def state(folder: Path) -> list[tuple[str, int, int]]:
+    """What tells the checkpoints of one moment from those of another: name, file and time of each."""
+    stats = ((file.name, file.lstat()) for file in checkpoints(folder))
+    return [(name, stat.st_ino, stat.st_mtime_ns) for name, stat in stats]
+
+
 def newest(folder: Path) -> Saved:
     """The newest checkpoint that is whole; of each newer one a warning on stderr. Raises UserError if there is none."""
     passed_over: set[int] = set()

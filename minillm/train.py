@@ -45,6 +45,7 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
         UserError: bad input, or a machine that has run out of something.
         Stopped: SIGTERM or SIGINT came; from the first step on, a checkpoint was written.
     """
+    found = resume.state(folder)
     saved = resume.newest(folder) if config.resume else None
     if config.init_from and saved is None:
         config = adopted(config)
@@ -66,7 +67,7 @@ def train(config: Config, folder: Path) -> dict[str, Any]:
     try:
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         with alone_in(folder) if distributed.rank() == 0 else nullcontext(), Signals() as signals:
-            if saved is not None and resume.newest(folder) != saved:
+            if resume.state(folder) != found:
                 raise UserError(f"another process has just gone on with {folder}: type the command again")
             if saved is None:  # with "status" the folder's summary is this run's; a resumed one's after all checks
                 known["status"] = "running"

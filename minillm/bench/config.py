@@ -18,7 +18,7 @@ Options = TypeVar("Options", bound=BaseModel)
 
 
 def commas(value: object) -> object:
-    return tuple(value.split(",")) if isinstance(value, str) else value
+    return tuple(dict.fromkeys(value.split(","))) if isinstance(value, str) else value
 
 
 Count = Annotated[int, Field(ge=1)]

@@ -40,8 +40,10 @@ def conformance(op: Op, name: str, implementation: Implementation, device: torch
 
 
 def attempt(test: Callable[[], Problem]) -> Problem:
+    torch._dynamo.reset()  # a compiled implementation is compiled for each check, and never left eager
     try:
-        return test()
+        with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+            return test()
     except Exception as error:  # somebody else's code: whatever it raises is the finding
         return brief(error)
 
@@ -97,7 +99,6 @@ def repeatable(op: Op, function: Function, case: Case, device: torch.device) -> 
 
 
 def compiles(op: Op, function: Function, case: Case, device: torch.device) -> Problem:
-    torch._dynamo.reset()
     # Without a GPU only the tracing is tried, as Inductor would want a C++ compiler.
     backend = "inductor" if device.type == "cuda" else "aot_eager"
     compiled = torch.compile(function, fullgraph=True, backend=backend)

@@ -45,7 +45,8 @@ def forward_and_backward(function: Function, inputs: Inputs) -> Callable[[], obj
 
 def memory(function: Function, inputs: Inputs) -> dict[str, tuple[int, int]]:
     """(peak extra, kept extra) bytes of each pass."""
-    return {direction: extra_bytes(call, prepare()) for direction, (prepare, call) in calls(function, inputs).items()}
+    passes = calls(function, inputs).items()
+    return {direction: extra_bytes(call, prepare(), inputs.tensors) for direction, (prepare, call) in passes}
 
 
 def device_time(

@@ -55,7 +55,9 @@ def fit(case: Case, bytes_an_element: int, free: int) -> tuple[Case, str]:
     return replace(case, rows=rows), note
 
 
-def extra_bytes(call: Callable[[Any], Iterable[Tensor | None]], state: Any) -> tuple[int, int]:
+def extra_bytes(
+    call: Callable[[Any], Iterable[Tensor | None]], state: Any, inputs: Iterable[Tensor]
+) -> tuple[int, int]:
     """(peak, kept): device memory of `call(state)` at its highest and after it, beside its inputs and its results.
 
     A backward keeps nothing: it frees what its forward kept.
@@ -64,7 +66,9 @@ def extra_bytes(call: Callable[[Any], Iterable[Tensor | None]], state: Any) -> t
     torch.cuda.reset_peak_memory_stats()
     result = call(state)
     torch.cuda.synchronize()
-    storages = (tensor.untyped_storage() for tensor in result if tensor is not None)
-    returned = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    storages = {s.data_ptr(): s.nbytes() for s in (t.untyped_storage() for t in result if t is not None)}
+    for tensor in inputs:  # a result that is a view of one is nothing new
+        storages.pop(tensor.untyped_storage().data_ptr(), None)
+    returned = sum(storages.values())
     peak, kept = torch.cuda.max_memory_allocated(), torch.cuda.memory_allocated()
     return peak - before - returned, max(0, kept - before - returned)

@@ -100,6 +100,7 @@ class Rotary:
         return {}
 
     def traffic(self, case: Case) -> dict[str, int]:
+        """With v copied, as ours does; what returns it as a view of x moves less forward."""
         tables = 4 * sequence_of(case) * heads_of(case.width).size  # cos and sin of half a head each, in fp32
         moved = 2 * case.rows * case.width * case.dtype.itemsize + tables
         return {"forward": moved, "backward": moved}

@@ -12,7 +12,7 @@ from minillm import compose
 from minillm.compare.statistics import MIN_ROUNDS
 from minillm.config import LAYERS, Config, Count
 from minillm.errors import UserError
-from minillm.problems import did_you_mean
+from minillm.problems import did_you_mean, misnamed
 
 DEFAULT_ROUNDS = 6
 
@@ -86,7 +86,11 @@ def make_plan(typed: list[str]) -> Plan:
                 axes[text] = axis(text)
             except UserError as error:
                 problems.append(str(error))
-    varied = [text.partition("=")[0].lstrip("+") for text, values in axes.items() if len(values) > 1]
+    keys = [text.partition("=")[0].lstrip("+") for text in axes]
+    varied = [key for key, values in zip(keys, axes.values(), strict=True) if len(values) > 1]
+    problems += [
+        f"{key}= is typed more than once: list its values with commas" for key in set(varied) if keys.count(key) > 1
+    ]
     if not varied and not problems:
         problems.append("nothing to compare: list the values of a key with commas, for example norm=eager,triton")
     variants = []
@@ -96,6 +100,7 @@ def make_plan(typed: list[str]) -> Plan:
         except UserError as error:
             problems += str(error).splitlines()
             continue
+        problems += misnamed(config, [text for value in choice for text in value.overrides])
         compared = [value.name for value, values in zip(choice, axes.values(), strict=True) if len(values) > 1]
         variants.append(Variant(name=" ".join(compared), config=config))
     try:

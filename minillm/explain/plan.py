@@ -14,6 +14,7 @@ from minillm.cli import taken
 from minillm.compare.plan import custom_norm
 from minillm.config import LAYERS, Config
 from minillm.errors import UserError
+from minillm.problems import misnamed
 
 EXAMPLE = "norm=textbook,eager,triton_simple,triton"
 DTYPES = {"32-true": torch.float32, "16-mixed": torch.float16}
@@ -68,6 +69,8 @@ def make_plan(typed: list[str]) -> Plan:
             (configs[name],) = compose.check(compose.read([*others, *overrides]))
         except UserError as error:
             problems += str(error).splitlines()
+        else:
+            problems += misnamed(configs[name], overrides)
     if problems:
         raise UserError("\n".join(dict.fromkeys(problems)))
     return Plan(layer, configs, shape)

@@ -20,7 +20,7 @@ BLOCKS = 3
 
 @dataclass(frozen=True)
 class WholeStep:
-    """One implementation's: `batch.micro` sequences and an update. Milliseconds."""
+    """One implementation's: `batch.micro` sequences and an update, without clipping. Milliseconds."""
 
     name: str
     ms: float

@@ -72,7 +72,7 @@ def test_a_run_checks_every_implementation_and_finds_a_fault(tmp_path: Path) -> 
 def test_both_passes_together_get_one_table_one_verdict_and_one_panel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passes, "extra_bytes", lambda call, state: (2**20, 0))
+    monkeypatch.setattr(passes, "extra_bytes", lambda call, state, inputs: (2**20, 0))
     operator = op("width=50", "rows=10", "dtype=fp32")
     (case,) = operator.cases()
     chosen = choose(operator, ("eager", "triton"))

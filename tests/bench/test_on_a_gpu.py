@@ -31,7 +31,7 @@ def test_extra_memory_is_what_is_neither_input_nor_result() -> None:
         kept.append(x + 1)  # 1 MiB stays
         return ((x + 2).mul_(x + 3),)  # 1 MiB on the way, 1 MiB is the result
 
-    assert extra_bytes(call, mebibyte) == (2 * 2**20, 2**20)
+    assert extra_bytes(call, mebibyte, []) == (2 * 2**20, 2**20)
 
 
 @pytest.mark.parametrize("residual", ["false", "true"])

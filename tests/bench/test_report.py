@@ -76,7 +76,7 @@ class MadeUpClock:
 @pytest.fixture
 def results(monkeypatch: pytest.MonkeyPatch) -> Results:
     """One case, timed by the made-up clock: a copy roof of 8 GB/s, a missing peer and a wrong one."""
-    monkeypatch.setattr(passes, "extra_bytes", lambda call, state: (2**20, 0))
+    monkeypatch.setattr(passes, "extra_bytes", lambda call, state, inputs: (2**20, 0))
     monkeypatch.setattr(runner, "ROUNDS", 3)
     names = ("eager", "torch", "tests.bench.broken:zero_x_gradient")
     op = make_op(parse(["op=rms_norm", "width=100", "rows=2500", "dtype=fp32"]))

@@ -4,9 +4,11 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from minillm.bench.cli import main
 from minillm.bench.config import read
@@ -104,6 +106,28 @@ def test_the_ratio_is_the_rounds_mean_with_their_spread(results: Results) -> Non
     assert results.ratio(results.variants[0]) == pytest.approx((5**0.5, 2.0, 2.5))
     assert results.tokens_per_second(results.variants[0]) == pytest.approx(1000 * 4 * 64 / 9)
     assert results.ratio(results.variants[2]) is None
+
+
+class Products(TorchDispatchMode):
+    """The dtypes of all matrix products inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if func is torch.ops.aten.mm.default:
+            self.dtypes.add(args[0].dtype)
+        return func(*args, **(kwargs or {}))
+
+
+def test_ours_has_the_precision_of_training() -> None:
+    config = compose_config("tiny", "eager", "auto")
+    config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"precision": "bf16-mixed"})})
+    step = build("eager", config, torch.device("cpu"))
+    with Products() as products:
+        step()
+    assert products.dtypes == {torch.bfloat16}
 
 
 def test_the_report_has_the_failed_and_the_waterfall(results: Results) -> None:

@@ -73,6 +73,19 @@ def test_all_mistakes_are_said_at_once(typed: list[str], sentences: list[str]) -
         assert any(line.startswith(sentence) for line in lines), lines
 
 
+@pytest.mark.parametrize(
+    "typed", ["norm=eager,triton norm=torch", "norm=eager,triton norm.name=torch", "layers=each norm=torch"]
+)
+def test_a_variant_runs_what_it_is_called(typed: str) -> None:
+    with pytest.raises(UserError, match=r"norm=triton would run torch, by what is typed beside it: leave one"):
+        make_plan(typed.split())
+
+
+def test_a_list_is_typed_once() -> None:
+    with pytest.raises(UserError, match="seed= is typed more than once"):
+        make_plan(["seed=1,2", "seed=3"])
+
+
 def test_a_prediction_is_read_and_a_file_without_one_is_named(tmp_path: Path) -> None:
     explained = tmp_path / "explain.json"
     explained.write_text('{"predicted": {"layer_ms": {"norm=eager": 27.7, "norm=triton": 2}}}')

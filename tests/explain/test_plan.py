@@ -15,6 +15,11 @@ def test_one_layer_has_a_list_the_rest_is_a_run_of_train() -> None:
     assert {(config.rope.name, config.model.name) for config in plan.configs.values()} == {("triton", "110m")}
 
 
+def test_an_implementation_is_what_it_is_called() -> None:
+    with pytest.raises(UserError, match="norm=triton would run torch"):
+        make_plan(["norm=torch,triton", "norm.name=torch"])
+
+
 def test_your_own_norm_stands_among_the_others() -> None:
     plan = make_plan(["norm=eager,my_module:MyNorm"])
     assert plan.configs["my_module:MyNorm"].norm.name == "my_module:MyNorm"

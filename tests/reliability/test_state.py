@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from minillm import resume
+from minillm import requirements
+from minillm.config import Config
 from minillm.errors import UserError
 from minillm.folders import LOCK, alone_in
 from minillm.module import LlamaModule
@@ -118,9 +119,13 @@ def test_a_checkpoint_that_another_process_wrote_before_the_folder_was_ours_is_n
 ) -> None:
     """Else its weights would go on with the data of the checkpoint before."""
     run({"trainer.max_steps": 4, "checkpoint.every_steps": 2, "checkpoint.keep": 2})
-    newest = resume.newest
-    early = iter([resume.read(tmp_path / "run" / "checkpoints" / "step_00000002.ckpt")])
-    monkeypatch.setattr(resume, "newest", lambda folder: next(early, None) or newest(folder))
+    check = requirements.check
+
+    def meanwhile(*configs: Config) -> None:
+        os.utime(tmp_path / "run" / "checkpoints" / "last.ckpt", (2e9, 2e9))
+        check(*configs)
+
+    monkeypatch.setattr(requirements, "check", meanwhile)
     before = contents(tmp_path / "run")
     with pytest.raises(UserError, match=r"another process has just gone on with .*run: type the command again"):
         run({"trainer.max_steps": 6, "resume": "last"})

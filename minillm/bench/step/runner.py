@@ -13,7 +13,7 @@ import torch
 
 from minillm import hardware, requirements
 from minillm.bench.roofs import copy_roof
-from minillm.bench.runner import brief
+from minillm.bench.runner import brief, compiling_them_all
 from minillm.bench.step.config import StepConfig
 from minillm.bench.step.results import Results, Variant
 from minillm.bench.step.step import Step
@@ -46,14 +46,6 @@ def run(results: Results, save: Callable[[], object], progress: Callable[[str], 
     """Fill in `results`, saved after each stage. A variant that fails is left with its trouble, the others go on."""
     with compiling_them_all(len(results.variants)):
         measure(results, save, progress)
-
-
-@contextmanager
-def compiling_them_all(variants: int) -> Iterator[None]:
-    """A block's forward is one function in all variants, and torch.compile keeps 8 forms of a function: whoever came
-    after ran eagerly under the name of compile, with a warning. Here each has its 8, and one more is its failure."""
-    with torch._dynamo.config.patch(recompile_limit=8 * variants, fail_on_recompile_limit_hit=True):
-        yield
 
 
 def measure(results: Results, save: Callable[[], object], progress: Callable[[str], None]) -> None:

@@ -19,6 +19,7 @@ from minillm.bench.step.step import Step
 from minillm.build import build_model
 from minillm.config import LAYERS, Config
 from minillm.errors import UserError
+from minillm.loaded import autocast
 from minillm.optim import build_optimizer
 from minillm.waterfall.ranges import marked, marked_parts
 
@@ -76,13 +77,14 @@ def build(name: str, config: Config, device: torch.device) -> Step:
 
 
 def ours(config: Config, device: torch.device) -> Step:
-    """train.py's model, loss and optimizer."""
+    """train.py's model, loss, precision and optimizer, without clipping, for one micro-batch."""
     model, loss = build_model(config)
     loss = marked(loss, "loss")
 
     def mean_loss(tokens: Tensor) -> Tensor:
         targets = tokens[:, 1:]
-        return loss(model(tokens[:, :-1]), model.lm_head.weight, targets) / targets.numel()
+        with autocast(config):
+            return loss(model(tokens[:, :-1]), model.lm_head.weight, targets) / targets.numel()
 
     return Step(
         mean_loss,

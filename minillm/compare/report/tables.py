@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from minillm.bench.report import table
+from minillm.compare.parity import LAST_STEPS
 from minillm.config import LAYERS
 
 NOTHING = "-"
@@ -125,7 +126,8 @@ def how_measured(result: Result) -> str:
         f"{result['rounds']}{of} rounds in {result['minutes']:.1f} minutes. {base}: the rounds' geometric "
         f"mean, each with its own {result['confidence']:.0%} interval (Student's t over rounds), while tokens/s is the "
         f"median round's; what is within {result['margin']:.0%} counts as equal. "
-        f"The loss is the training's at step {last_step(result)}, compared at equal steps of the same seed."
+        f"The loss is the mean of the training's last {LAST_STEPS} steps, up to step {last_step(result)}, compared at "
+        "equal steps of the same seed."
     )
 
 
