@@ -185,7 +185,8 @@ def step_section(explanation: Explanation) -> str:
         ["the rest: waste", *(ms(step.account.waste) for step in steps)],
         ["unattributed, part of the kernels", *(f"{step.account.unattributed:.1%}" for step in steps)],
     ]
-    return table(["ms a step", *(step.name for step in steps)], lines)
+    taken = "A step here is one micro-batch and an update, without clipping the gradient."
+    return f"{taken}\n\n{table(['ms a step', *(step.name for step in steps)], lines)}"
 
 
 def prediction_section(explanation: Explanation) -> str:
