@@ -142,9 +142,8 @@ def test_a_server_that_refuses_the_key_makes_the_run_an_offline_one(tmp_path: Pa
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("address", ["nowhere", "http://host:port"])
-def test_an_address_that_is_none_makes_the_run_an_offline_one(tmp_path: Path, address: str) -> None:
-    said = train(tmp_path / "run", WANDB_API_KEY="0" * 40, WANDB_BASE_URL=address)
+def test_an_address_that_is_none_makes_the_run_an_offline_one(tmp_path: Path) -> None:
+    said = train(tmp_path / "run", WANDB_API_KEY="0" * 40, WANDB_BASE_URL="http://host:port")
     (warning,) = (line for line in said.splitlines() if line.startswith("warning: "))
-    assert re.search(rf"W&B does not take this run \(.*base_url.*{address}.*\): it is written offline", warning)
+    assert re.search(r"W&B does not take this run \(.*base_url.*http://host:port.*\): it is written offline", warning)
     assert [item["_step"] for item in history(tmp_path / "run")] == [1, 2, 3, 4, 5, 6]
