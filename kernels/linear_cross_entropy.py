@@ -182,10 +182,10 @@ def linear_cross_entropy(
     hidden (..., H), weight (V, H), each bf16, fp16 or fp32, target (...) int64 -> fp32: `sum` and `mean` a number,
     `none` target's shape. A target of `ignore_index` counts nowhere: 0 in `none`, left out of the mean; if none is
     left, the mean is 0 and so are the gradients. The matmuls run in hidden's dtype with fp32 sums; each gradient has
-    its input's dtype. A target outside the vocabulary makes loss and gradients
-    nan. Raises TypeError for other dtypes; ValueError for
-    shapes that do not fit, several devices, an unknown reduction, a smoothing outside [0, 1] or a negative z_loss;
-    RuntimeError if differentiated twice. `linear_cross_entropy_chunks.extra_bytes` says what memory it takes.
+    its input's dtype. A target outside the vocabulary makes loss and gradients nan. Raises TypeError for other dtypes;
+    ValueError for shapes that do not fit, several devices, an unknown reduction, a smoothing outside [0, 1] or a
+    negative z_loss; RuntimeError if differentiated twice. `linear_cross_entropy_chunks.extra_bytes` says what memory it
+    takes.
     """
     check(hidden, weight, target, reduction, label_smoothing, z_loss)
     settings = ignore_index, float(label_smoothing), float(z_loss)

@@ -24,10 +24,10 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from minillm.config import LAYERS, NOT_SHAPE, Config
+from minillm.config import LAYERS, NOT_SHAPE, Config, DataConfig
 from minillm.errors import UserError, reading
 from minillm.folders import own_folder, run_folder
-from minillm.problems import did_you_mean, known_values, section_types, shown, validate
+from minillm.problems import did_you_mean, known_values, shown, validate
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIGS = ROOT / "configs"
@@ -173,19 +173,14 @@ def resumed(command: Command, which: str, word: str = "resume") -> Command:
         if group in groups() and not override.is_delete():
             choice = plain(OmegaConf.load(CONFIGS / group / f"{override.value()}.yaml"))
             if group == "data":
-                choice = defaults(group) | choice
+                fields = DataConfig.model_fields.items()
+                choice = {key: field.default for key, field in fields if not field.is_required()} | choice
                 del choice["sequence_length"]
             values += [f"++{group}.{key}={as_typed(value)}" for key, value in choice.items()]
         else:
             values.append(text)
     values += [f"++resume={as_typed(str(folder))}", f"hydra.run.dir={as_typed(str(folder))}"]
     return replace(command, overrides=values, config_name="resumed")
-
-
-def defaults(group: str) -> dict[str, Any]:
-    """The values that a section has where nothing is given."""
-    fields = dict(section_types())[group].model_fields
-    return {key: field.default for key, field in fields.items() if not field.is_required()}
 
 
 def stored(path: Path) -> dict[str, Any]:

@@ -59,9 +59,8 @@ def draw(logits: Tensor, temperature: float, top_k: int | None, generator: torch
     likeliest, ids = logits.topk(1 if temperature == 0 else top_k or len(logits))
     if temperature == 0:
         return ids
-    probabilities = torch.softmax(
-        (likeliest - likeliest[0]) / temperature, dim=-1
-    )  # a small temperature would overflow
+    below = likeliest - likeliest[0]  # 0 stays 0, where logits / a small temperature would overflow
+    probabilities = torch.softmax(below / temperature, dim=-1)
     return ids[torch.multinomial(probabilities, 1, generator=generator)]
 
 

@@ -43,10 +43,11 @@ def _load_files(files: list[Path], column: str, scratch: Path, repairs: Repairs)
     import datasets
 
     def rows() -> Iterator[dict[str, str]]:
-        number = 0
-        for number, text in enumerate(read_documents(files, column, repairs), 1):  # noqa: B007 - of the last one
+        empty = True
+        for text in read_documents(files, column, repairs):
+            empty = False
             yield {"text": text}
-        if not number:
+        if empty:
             raise UserError("data.files has no documents: there is no line or row in it")
 
     features = datasets.Features({"text": datasets.Value("large_string")})
